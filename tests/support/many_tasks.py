@@ -17,8 +17,16 @@ import time
 from tests.support.startup import config, hello
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.coordination.startup import wait_at_barrier
-from tfdist.coordination.startup.channel import accept_channel, new_challenge, open_channel
-from tfdist.coordination.startup.protocol import LIMIT, Report, Status, Verdict, encode
+from tfdist.coordination.startup.channel import accept_channel, open_channel
+from tfdist.coordination.startup.protocol import (
+    LIMIT,
+    Challenge,
+    Report,
+    Status,
+    Verdict,
+    decode,
+    encode,
+)
 from tfdist.tools.launch.local import hold_ports
 
 TOKEN = "the token of the job"
@@ -49,9 +57,11 @@ async def client(cluster: Cluster, task: Task) -> str:
             break
         except ConnectionRefusedError:
             await asyncio.sleep(0.2)
-    challenge = new_challenge()
+    challenge = Challenge()
     writer.write(encode(challenge))
-    channel = await open_channel(challenge, await reader.readline(), reader, writer, TOKEN)
+    other = decode(await reader.readline())
+    assert isinstance(other, Challenge)
+    channel = await open_channel(challenge, other, reader, writer, TOKEN)
     assert channel
     channel.send(hello(cluster, task))
     await channel.receive_line()

@@ -12,7 +12,7 @@ import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from itertools import pairwise
 from typing import Any
 
@@ -159,27 +159,18 @@ class JobFlags(Options):
         return steps if steps[0] < steps[1] else None
 
     @classmethod
-    def of(
-        cls, cluster: ClusterFlags | None = None, counts: TaskCounts | None = None, **given: Any
-    ) -> JobFlags:
-        """Creates the flags of a job; `given` contains flags of jobs and of strategies together.
+    def of(cls, **given: Any) -> JobFlags:
+        """Creates the flags of a job from flags of jobs and of strategies together.
 
         Args:
-          cluster: the flags that describe the cluster and this task.
-          counts: how many ranks are ps and the like.
-          **given: the other flags that were given; None for one that was not.
+          **given: the flags that were given, and `cluster` and `counts`; None for one that was not.
 
         Raises:
           UsageError: a value is out of its bounds.
         """
-        given = {name: value for name, value in given.items() if value is not None}
-        own = {name: given.pop(name) for name in cls.defined() if name in given}
-        return cls(
-            cluster=cluster or ClusterFlags(),
-            counts=counts or TaskCounts(),
-            of_strategy=dict(sorted(given.items())),
-            **own,
-        )
+        given = {name: value for name, value in sorted(given.items()) if value is not None}
+        own = {each.name: given.pop(each.name) for each in fields(cls) if each.name in given}
+        return cls(of_strategy=given, **own)
 
 
 def option_flags() -> dict[str, Option]:
@@ -230,21 +221,17 @@ def define_flags() -> None:
         flags.FLAGS.register_key_flag_for_module(sys.argv[0], flags.FLAGS[name])
 
 
-def read_flags(
-    environ: Mapping[str, str] | None = None, values: flags.FlagValues = flags.FLAGS
-) -> JobFlags:
+def read_flags(environ: Mapping[str, str] | None = None) -> JobFlags:
     """The flags' values; the defaults in a program that did not define them.
 
     Args:
       environ: the environment, in which `tfdist run` passes the flags before the script.
-      values: absl's flags.
 
     Raises:
       UsageError: a value is out of its bounds, or the environment variable is invalid.
     """
+    values = flags.FLAGS
     given = flags_of_environment(environ or {})
-    cluster: dict[str, Any] = {}
-    counts: dict[str, Any] = {}
     if "strategy" in values and values.is_parsed():
         cluster = {name: getattr(values, name) for name in ClusterFlags.defined()}
         counts = {
@@ -252,10 +239,11 @@ def read_flags(
             for name, kind in task_types.by_rank_flag().items()
             if name in values and values[name].help == _rank_help(kind)
         }
+        given |= {"cluster": ClusterFlags(**cluster), "counts": TaskCounts(**counts)}
         for name in option_flags():
             if name in values and (value := getattr(values, name)) is not None:
                 given[name] = value
-    return JobFlags.of(ClusterFlags(**cluster), TaskCounts(**counts), **given)
+    return JobFlags.of(**given)
 
 
 def flags_of_environment(environ: Mapping[str, str]) -> dict[str, Any]:

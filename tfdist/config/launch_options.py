@@ -18,6 +18,7 @@ CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS, HOROVODRUN)
 #: What is accepted where the job is not on this machine alone.
 NOT_ISOLATED = "only without --isolate, which is for a job on this machine alone (docs/security.md)"
 
+_PLACED = "not together with --hosts or --hostfile, which place the tasks"
 _ELASTIC = "host_discovery_script"
 
 
@@ -95,8 +96,7 @@ class HostsOptions(Options):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.hosts is not None:
-            accepted = "not together with --hosts or --hostfile, which place the tasks"
-            refuse(self.given("hostfile"), accepted)
+            refuse(self.given("hostfile"), _PLACED)
         if not self.has_hosts:
             refuse(
                 self.given("tls"),
@@ -183,8 +183,7 @@ class LaunchOptions(ElasticOptions, HostsOptions):
         if self.isolate:
             refuse(self.given("hosts", "hostfile", _ELASTIC), NOT_ISOLATED)
         if self.has_hosts:
-            accepted = "not together with --hosts or --hostfile, which place the tasks"
-            refuse(self.given(_ELASTIC, "dry_run"), accepted)
+            refuse(self.given(_ELASTIC, "dry_run"), _PLACED)
         if self.host_discovery_script is not None:
             accepted = f"not supported with --{_ELASTIC}"
             refuse(self.given("dry_run", "cluster_as"), accepted)

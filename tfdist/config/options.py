@@ -155,6 +155,4 @@ class Options:
 
 
 def _without_none(kind: Any) -> type:
-    kinds = [each for each in typing.get_args(kind) if each is not NoneType]
-    found: type = kinds[0] if kinds else kind
-    return found
+    return next(each for each in (*typing.get_args(kind), kind) if each is not NoneType)

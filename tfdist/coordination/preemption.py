@@ -44,6 +44,8 @@ class Preemption:
 
     Attributes:
       is_requested: whether this process has received a signal.
+      is_preempted: whether any of the tasks has received a signal, or has asked to stop.
+      steps_begun: the steps that `begin_step` has counted. It may be read in any thread.
     """
 
     def __init__(self) -> None:
@@ -61,8 +63,8 @@ class Preemption:
         # True to stop, False for the end of the training. A signal handler may call its `put`.
         self._requests: queue.SimpleQueue[bool] = queue.SimpleQueue()
         self._ended = threading.Event()
-        self._begun = self._ended_steps = 0
-        self._is_frozen = self._asks = False
+        self.steps_begun = self._ended_steps = 0
+        self.is_preempted = self._asks = False
         self._last_step: int | None = None
         # The tasks that asked to stop; none if the last step is that of a preemption.
         self._asking: list[str] = []
@@ -144,7 +146,7 @@ class Preemption:
         with self._changed:
             if self._is_last_step_done() and not self._asking:
                 return False
-            self._begun += 1
+            self.steps_begun += 1
             return True
 
     def end_step(self, *, asks: bool) -> list[str]:
@@ -164,13 +166,8 @@ class Preemption:
                 self._requests.put(True)
             if self._is_last_step_done() and self._asking:
                 return self._asking
-            self._ended_steps = self._begun
+            self._ended_steps = self.steps_begun
             return []
-
-    @property
-    def steps_begun(self) -> int:
-        """The steps that `begin_step` has counted. It may be read in any thread."""
-        return self._begun
 
     def should_stop(self) -> bool:
         """Between two steps: whether the common last step of a preempted job is done.
@@ -181,18 +178,13 @@ class Preemption:
         with self._changed:
             return self._is_last_step_done() and not self._asking
 
-    @property
-    def is_preempted(self) -> bool:
-        """Whether any of the tasks has received a signal, or has asked to stop."""
-        return self._is_frozen
-
     def _is_last_step_done(self) -> bool:
-        awaits = self._is_frozen or self._asks
+        awaits = self.is_preempted or self._asks
         while awaits and self._last_step is None and self._error is None:
             self._changed.wait()
         if self._error is not None:
             raise RuntimeError(f"The tasks did not agree on a last step: {self._error}")
-        return self._last_step is not None and self._begun >= self._last_step
+        return self._last_step is not None and self.steps_begun >= self._last_step
 
     def _on_signal(self, number: int, frame: FrameType | None) -> None:
         if not self._is_watched:
@@ -244,10 +236,11 @@ class Preemption:
         if store is not None:
             store.put(self._key("called"), "1")
         with self._changed:
-            self._is_frozen = True
+            self.is_preempted = True
             # The last step if the job is preempted, the last step if a task asks to stop, and
             # whether this one asks.
-            answers = {task: (self._begun, max(self._begun, self._ended_steps + 1), self._asks)}
+            begun = self.steps_begun
+            answers = {task: (begun, max(begun, self._ended_steps + 1), self._asks)}
         if store is not None:
             store.put(self._key(task), "{} {} {:d}".format(*answers[task]))
             deadline = time.monotonic() + _AGREEMENT_SECONDS

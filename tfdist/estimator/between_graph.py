@@ -11,7 +11,6 @@ several GPUs; with tfdist, start one worker per GPU.)
 from __future__ import annotations
 
 from collections.abc import Callable
-from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
@@ -20,7 +19,6 @@ from tfdist.cluster import Cluster, Task
 from tfdist.cluster.task_types import CHIEF, WORKER
 from tfdist.config.role import TaskRole
 from tfdist.config.strategies.rows import SynchronousUpdates
-from tfdist.data.feed import Feed
 from tfdist.estimator.optimizers import distributed
 from tfdist.estimator.sessions import Sessions
 from tfdist.estimator.sync_replicas import SyncReplicasHook, SyncReplicasOptimizer
@@ -56,14 +54,13 @@ class BetweenGraph(Strategy[SynchronousUpdates]):
             shard=tasks.index(self.task) if self.task in tasks else 0,
         )
 
-    def scope(self) -> AbstractContextManager[Any]:
-        raise _for_keras()
+    def _refuse(self, *args: Any, **options: Any) -> Any:
+        raise RuntimeError(
+            "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
+        )
 
-    def wrap_optimizer(self, optimizer: Any) -> Any:
-        raise _for_keras()
-
-    def distribute(self, feed: Feed) -> tf.data.Dataset:
-        raise _for_keras()
+    # What only Keras's `fit` needs.
+    scope = wrap_optimizer = distribute = _refuse
 
     def serve(self) -> None:
         if not self.settings.serves:
@@ -141,13 +138,6 @@ class BetweenGraphSessions(Sessions):
         wrapped = SyncReplicasOptimizer(optimizer, self.strategy.topology, self._device)
         self._optimizers.append(wrapped)
         return wrapped
-
-
-def _for_keras() -> RuntimeError:
-    """The error of a call that only Keras's `fit` needs."""
-    return RuntimeError(
-        "This job is for Estimators and sessions. Call tfdist.init() to use Keras's fit."
-    )
 
 
 def with_chief(cluster: Cluster, task: Task) -> tuple[Cluster, Task]:

@@ -22,6 +22,8 @@ from tfdist.config.strategies import table
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.estimator.sessions import Sessions
 from tfdist.job import Job, Optimizer
+from tfdist.storage import lock
+from tfdist.storage.output_directory import OutputDirectory, output_path
 from tfdist.training.state import TrainingState
 from tfdist.upstream import session_recovery_wait
 
@@ -65,8 +67,31 @@ class EstimatorJob(Job):
         hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
         **options: Any,
     ) -> tf.compat.v1.train.MonitoredSession:
-        """This task's `MonitoredTrainingSession`; see `Sessions.monitored_session`."""
-        return self.sessions.monitored_session(checkpoint_dir, hooks=hooks, **options)
+        """This task's `tf.compat.v1.train.MonitoredTrainingSession`.
+
+        Args:
+          checkpoint_dir: the directory that all tasks share; None saves nothing.
+          hooks: hooks in addition to those that the strategy needs.
+          **options: its other arguments, such as `save_checkpoint_secs`.
+
+        Raises:
+          UsageError: the strategy does not support session code, or this task is an evaluator, or
+            `checkpoint_dir` is a URL, or TensorFlow would interpret it as a pattern.
+          OutputError: another job writes in `checkpoint_dir`.
+        """
+        self.sessions.check_session_code()
+        if checkpoint_dir:
+            checkpoint_dir = str(output_path("checkpoint_dir", checkpoint_dir))
+            if self.is_chief:
+                lock.hold(OutputDirectory(checkpoint_dir).lock)
+        return tf.compat.v1.train.MonitoredTrainingSession(
+            master=self.sessions.master,
+            is_chief=self.is_chief,
+            checkpoint_dir=checkpoint_dir,
+            config=self.sessions.config,
+            hooks=[*hooks, *self.sessions.hooks()],
+            **options,
+        )
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
         # Estimators copy their configuration repeatedly, but a task has only one job.

@@ -7,10 +7,8 @@ from typing import Any
 import horovod.tensorflow as hvd
 import tensorflow as tf
 
-from tfdist.config.role import TaskRole
 from tfdist.estimator.optimizers import Wrapper, distributed
 from tfdist.estimator.sessions import Sessions, not_wrapped
-from tfdist.strategies.base import Strategy
 from tfdist.strategies.horovod import Horovod
 
 
@@ -19,10 +17,7 @@ class HorovodSessions(Sessions):
 
     strategy: Horovod
     has_private_model_dir = True
-
-    def __init__(self, strategy: Strategy[Any], role: TaskRole) -> None:
-        super().__init__(strategy, role)
-        self.averages = False
+    averages = False
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         self.averages = True

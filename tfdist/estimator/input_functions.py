@@ -45,12 +45,7 @@ def unsharded(input_fn: InputFunction) -> InputFunction:
     return _with_context(input_fn, tf.distribute.InputContext())
 
 
-def check_is_infinite(
-    input_fn: InputFunction,
-    job: EstimatorJob,
-    params: dict[str, Any],
-    config: tf.estimator.RunConfig,
-) -> None:
+def check_is_infinite(shard: InputFunction, estimator: tf.estimator.Estimator) -> None:
     """Checks that the dataset is infinite if several tasks train, because shards end at different
     steps.
 
@@ -60,12 +55,12 @@ def check_is_infinite(
     Raises:
       UsageError: several tasks train, and the dataset is not known to be infinite.
     """
-    if _num_tasks(job) == 1:
+    tasks = _num_tasks(estimator.config.job)
+    if tasks == 1:
         return
-    given = {"mode": tf.estimator.ModeKeys.TRAIN, "params": params, "config": config}
     # In a separate graph before the training, because this needs a session.
     with tf.Graph().as_default():
-        dataset = input_fn(**given, input_context=job.input_context)
+        dataset = shard(tf.estimator.ModeKeys.TRAIN, estimator.params, estimator.config)
         if not isinstance(dataset, tf.data.Dataset):
             return
         with tf.compat.v1.Session() as session:
@@ -75,7 +70,7 @@ def check_is_infinite(
         raise UsageError(
             "input_fn",
             received=f"a dataset of {'unknown length' if is_unknown else f'{batches} batches'}",
-            accepted=f"an infinite dataset, because {_num_tasks(job)} tasks train",
+            accepted=f"an infinite dataset, because {tasks} tasks train",
             remedy="Call repeat() on it as the last transformation, and pass max_steps.",
         )
 

@@ -74,10 +74,7 @@ class _KerasSteps(tf.compat.v1.train.Optimizer):
         return list(zip(self._get_gradients(loss, variables), variables, strict=True))
 
     def apply_gradients(
-        self,
-        grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]],
-        global_step: tf.Variable | None = None,
-        name: str | None = None,
+        self, grads_and_vars: Iterable[tuple[tf.Tensor, tf.Variable]], *_: Any, **options: Any
     ) -> tf.Operation:
         # The Keras optimizer's own counter is the global step.
         return self._apply(list(grads_and_vars))

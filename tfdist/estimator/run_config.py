@@ -50,7 +50,7 @@ class RunConfig(tf.estimator.RunConfig):
         **options: Any,
     ) -> None:
         keras_estimator_first_checkpoint.apply(save_first_checkpoint)
-        monitored_session_write_errors.apply(write_failed)
+        monitored_session_write_errors.apply(write_error)
         self.job = job
         model_dir = _agreed_model_dir(model_dir, job.sessions.role.config.model_dir)
         _check_has_no_strategy(options, job)
@@ -128,8 +128,3 @@ def save_first_checkpoint(
         return latest
     with undistributed():
         return save(keras_model, custom_objects, config, save_object_ckpt)
-
-
-def write_failed(error: BaseException) -> bool:
-    """Whether an exception means that a file could not be written."""
-    return write_error(error) is not None

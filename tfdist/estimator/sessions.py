@@ -6,7 +6,7 @@ strategies names.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, ClassVar
 
 import tensorflow as tf
@@ -14,8 +14,6 @@ import tensorflow as tf
 from tfdist.cluster import task_types
 from tfdist.config.role import TaskRole
 from tfdist.errors import UsageError
-from tfdist.storage import lock
-from tfdist.storage.output_directory import OutputDirectory, output_path
 from tfdist.strategies.base import Strategy
 
 
@@ -120,45 +118,17 @@ class Sessions:
         """The argument of `tf.compat.v1.device` that places variables on the ps, and the rest here.
 
         Raises:
-          UsageError: the strategy does not support session code, or this task is an evaluator.
+          UsageError: as `check_session_code`.
         """
-        self._check_session_code()
+        self.check_session_code()
         return None
 
-    def monitored_session(
-        self,
-        checkpoint_dir: str | None = None,
-        *,
-        hooks: Sequence[tf.compat.v1.train.SessionRunHook] = (),
-        **options: Any,
-    ) -> tf.compat.v1.train.MonitoredSession:
-        """This task's `tf.compat.v1.train.MonitoredTrainingSession`.
-
-        Args:
-          checkpoint_dir: the directory that all tasks share; None saves nothing.
-          hooks: hooks in addition to those that the strategy needs.
-          **options: its other arguments, such as `save_checkpoint_secs`.
+    def check_session_code(self) -> None:
+        """Checks that this task can run session code.
 
         Raises:
-          UsageError: the strategy does not support session code, or this task is an evaluator, or
-            `checkpoint_dir` is a URL, or TensorFlow would interpret it as a pattern.
-          OutputError: another job writes in `checkpoint_dir`.
+          UsageError: the strategy does not support it, or this task is an evaluator.
         """
-        self._check_session_code()
-        if checkpoint_dir:
-            checkpoint_dir = str(output_path("checkpoint_dir", checkpoint_dir))
-            if self.strategy.topology.is_chief:
-                lock.hold(OutputDirectory(checkpoint_dir).lock)
-        return tf.compat.v1.train.MonitoredTrainingSession(
-            master=self.master,
-            is_chief=self.strategy.topology.is_chief,
-            checkpoint_dir=checkpoint_dir,
-            config=self.config,
-            hooks=[*hooks, *self.hooks()],
-            **options,
-        )
-
-    def _check_session_code(self) -> None:
         if not self.has_session_code:
             raise UsageError(
                 "--strategy",

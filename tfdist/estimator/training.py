@@ -128,7 +128,7 @@ def train(
             remedy="Use hooks instead, or choose another strategy.",
         )
     shard = input_functions.sharded(input_fn, job)
-    input_functions.check_is_infinite(shard, job, estimator.params, estimator.config)
+    input_functions.check_is_infinite(shard, estimator)
     _repair(output, job)
     step = job.sessions.agree(_newest_step(output))
     if max_steps is not None and step >= max_steps:

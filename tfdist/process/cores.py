@@ -27,17 +27,17 @@ ALL_CORES = "0/1"
 _INTER_OP_VARIABLE = "TF_NUM_INTEROP_THREADS"
 # With one inter-op thread, a worker of a parameter-server job deadlocks.
 _MIN_INTER_OP_THREADS = 2
+# The directory that contains `proc` and `sys`.
 _ROOT = Path("/")
 
 
-def given_cores(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> int:
+def given_cores(environ: Mapping[str, str] = os.environ) -> int:
     """The number of cores that this process may use at the same time.
 
     Args:
       environ: the environment, for Slurm's variables.
-      root: the directory that contains `proc` and `sys`.
     """
-    return min([_affinity(), *_limits(environ, root).values()])
+    return min([_affinity(), *_limits(environ).values()])
 
 
 def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
@@ -54,7 +54,7 @@ def cores_of(place: int, tasks: int, cores: frozenset[int]) -> frozenset[int]:
     return frozenset(ordered[place * len(cores) // tasks : (place + 1) * len(cores) // tasks])
 
 
-def take_cores(environ: MutableMapping[str, str] = os.environ, root: Path = _ROOT) -> None:
+def take_cores(environ: MutableMapping[str, str] = os.environ) -> None:
     """Pins the threads that this process creates from now on to its share of the cores.
 
     An unpinned thread competes for the core and the cache of another task. Afterwards the variable
@@ -65,17 +65,12 @@ def take_cores(environ: MutableMapping[str, str] = os.environ, root: Path = _ROO
     if not share:
         return
     environ[CORES_VARIABLE] = ALL_CORES
-    if not _limits(environ, root):
+    if not _limits(environ):
         place, tasks = map(int, share.split("/"))
         os.sched_setaffinity(0, cores_of(place, tasks, frozenset(os.sched_getaffinity(0))))
 
 
-def divide_cores(
-    place: int,
-    tasks: int,
-    environ: MutableMapping[str, str] = os.environ,
-    root: Path = _ROOT,
-) -> None:
+def divide_cores(place: int, tasks: int, environ: MutableMapping[str, str] = os.environ) -> None:
     """Like `take_cores`, for a task that was started by hand.
 
     Does nothing if a launcher has set the variable, or if this process may not use all cores of the
@@ -85,21 +80,20 @@ def divide_cores(
       place: the index of this task among the machine's tasks, from 0.
       tasks: the number of tasks that compute on this machine.
       environ: the environment.
-      root: the directory that contains `proc` and `sys`.
     """
-    is_restricted = given_cores(environ, root) != os.cpu_count()
+    is_restricted = given_cores(environ) != os.cpu_count()
     if tasks > 1 and not is_restricted and CORES_VARIABLE not in environ:
         environ[CORES_VARIABLE] = f"{place}/{tasks}"
-        take_cores(environ, root)
+        take_cores(environ)
 
 
-def set_threads(environ: MutableMapping[str, str] = os.environ, root: Path = _ROOT) -> None:
+def set_threads(environ: MutableMapping[str, str] = os.environ) -> None:
     """Sets the numbers of threads that TensorFlow does not derive from the CPU affinity itself.
 
     Keeps the variables that are already set.
     """
-    cores = given_cores(environ, root)
-    is_limited = bool(_limits(environ, root))
+    cores = given_cores(environ)
+    is_limited = bool(_limits(environ))
     threads = cores if is_limited or OPENMP_VARIABLE in environ else None
     variables = thread_variables(threads, environ)
     if is_limited:
@@ -122,12 +116,12 @@ def thread_variables(threads: int | None, environ: Mapping[str, str]) -> dict[st
     return variables
 
 
-def description(environ: Mapping[str, str] = os.environ, root: Path = _ROOT) -> str:
+def description(environ: Mapping[str, str] = os.environ) -> str:
     """The cores of this process for the log, or what limits it to fewer threads."""
-    limits = _limits(environ, root)
+    limits = _limits(environ)
     openmp = _number(environ.get(OPENMP_VARIABLE))
     launched = ERROR_FILE_VARIABLE in environ
-    if openmp and openmp < given_cores(environ, root):
+    if openmp and openmp < given_cores(environ):
         limits[OPENMP_VARIABLE] = openmp
     if limits:
         threads = min(limits.values())
@@ -150,12 +144,12 @@ def _affinity() -> int:
     return len(os.sched_getaffinity(0))
 
 
-def _limits(environ: Mapping[str, str], root: Path) -> dict[str, int]:
+def _limits(environ: Mapping[str, str]) -> dict[str, int]:
     """The limits that are lower than the CPU affinity: numbers of cores by name."""
     # A batch script, outside of any step, may use all CPUs of its allocation.
     slurm = "SLURM_CPUS_PER_TASK" if "SLURM_STEP_ID" in environ else "SLURM_CPUS_ON_NODE"
     limits = {slurm: _number(environ.get(slurm))}
-    if quotas := list(_quotas(root)):
+    if quotas := list(_quotas()):
         limits["cgroup quota"] = max(1, int(min(quotas)))
     return {name: cores for name, cores in limits.items() if cores and cores < _affinity()}
 
@@ -166,25 +160,25 @@ def _number(text: str | None) -> int | None:
     return int(first) if first.isdecimal() else None
 
 
-def _cgroups(root: Path) -> Iterator[Path]:
+def _cgroups() -> Iterator[Path]:
     """The cgroups that may limit the cores of this process (cgroups(7), versions 1 and 2), each
     with those above it."""
     memberships = []
     with suppress(OSError):
-        memberships = (root / "proc/self/cgroup").read_text().splitlines()
+        memberships = (_ROOT / "proc/self/cgroup").read_text().splitlines()
     for line in memberships:
         # Like `3:cpu,cpuacct:/path`; version 2 names no controllers: `0::/path`.
         _, controllers, path = line.split(":", 2)
         if not controllers or "cpu" in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / ("cpu" if controllers else "")
+            mount = _ROOT / "sys/fs/cgroup" / ("cpu" if controllers else "")
             own = mount / path.lstrip("/")
             # In a container the path may be the machine's. Then only the mount itself exists.
             yield from (each for each in (own, *own.parents) if each.is_relative_to(mount))
 
 
-def _quotas(root: Path) -> Iterator[float]:
+def _quotas() -> Iterator[float]:
     """The CPU quotas of this process's cgroups and of those above them, in cores."""
-    for directory in _cgroups(root):
+    for directory in _cgroups():
         with suppress(OSError, ValueError):  # Version 2; `max` is no limit.
             quota, period = map(int, (directory / "cpu.max").read_text().split())
             yield quota / period

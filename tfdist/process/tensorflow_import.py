@@ -11,17 +11,14 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Callable, MutableMapping, Sequence
+from importlib.abc import Loader
 from importlib.machinery import ModuleSpec, PathFinder
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
 
 from tfdist.errors import UsageError, exit_on_usage_error
 from tfdist.process import gpus, log_level
 from tfdist.process.packages import installed
-
-if TYPE_CHECKING:
-    from importlib.abc import Loader
 
 _BACKEND, _TENSORFLOW = "KERAS_BACKEND", "tensorflow"
 _LEGACY = "TF_USE_LEGACY_KERAS"

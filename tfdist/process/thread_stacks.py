@@ -40,7 +40,7 @@ _STANDARD_LIBRARY = (f"{sysconfig.get_path('stdlib')}/", "<")
 _TFDIST = f"{Path(__file__).parents[1]}/"
 _LIBRARIES = ("keras", "tensorflow", "tensorflow_estimator", "tf_keras", "tfdist")
 # A function of the user that a TensorFlow operation calls, such as tf.py_function.
-_CALLED_BY_TENSORFLOW = "script_ops.py"
+_SCRIPT_OPS = "/script_ops.py"
 # The files of Python's debugger.
 _DEBUGGERS = ("pdb.py", "bdb.py")
 
@@ -123,7 +123,7 @@ def own_code() -> str:
     `time.sleep`.
     """
     for name, frame in _frames():
-        is_called = any(_is_script_op(each) for each in _outwards(frame))
+        is_called = any(each.f_code.co_filename.endswith(_SCRIPT_OPS) for each in _outwards(frame))
         if name != threading.main_thread().name and not is_called:
             continue
         for each in _outwards(frame):
@@ -173,7 +173,3 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
-
-
-def _is_script_op(frame: FrameType) -> bool:
-    return os.path.basename(frame.f_code.co_filename) == _CALLED_BY_TENSORFLOW

@@ -14,17 +14,17 @@ import tensorflow as tf
 from tfdist.upstream.wrapping import apply_wrapper
 
 
-def apply(is_write_error: Callable[[BaseException], bool]) -> None:
+def apply(write_error: Callable[[BaseException], object]) -> None:
     """Makes a TF1 session end with the error of a failed write.
 
     Args:
-      is_write_error: whether an exception means that a file could not be written.
+      write_error: what an exception says of a file that could not be written; None of others.
     """
 
     def exit_with_error(
         own: Callable[..., Any], session: Any, kind: Any, error: BaseException | None, trace: Any
     ) -> Any:
-        if error is not None and is_write_error(error):
+        if error is not None and write_error(error) is not None:
             kind = tf.errors.UnknownError
         return own(session, kind, error, trace)
 

@@ -98,8 +98,11 @@ def test_nothing_after_a_lone_double_dash_is_rewritten() -> None:
     assert typed[0] == "--a-b=c-d"
 
 
-def test_a_program_that_defines_no_flags_gets_the_defaults() -> None:
-    assert read_flags(absl_flags.FlagValues()) == JobFlags()
+def test_a_program_that_defines_no_flags_gets_the_defaults(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(absl_flags, "FLAGS", absl_flags.FlagValues())
+    assert read_flags() == JobFlags()
 
 
 ARGPARSE_SCRIPT = """
@@ -158,7 +161,7 @@ def test_scripts_accept_dashes_and_underscores(script: str) -> None:
     ends = [run_code(script, *arguments) for arguments in (typed, underscored)]
 
     expected = JobFlags.of(
-        ClusterFlags(job_name="worker", task_index="1", worker_hosts="a-b:1,c-d:2"),
+        cluster=ClusterFlags(job_name="worker", task_index="1", worker_hosts="a-b:1,c-d:2"),
         all_reduce="ring",
         num_gpus=0,
         variable_partitions=2,
@@ -365,7 +368,7 @@ def test_an_evaluator_is_not_part_of_the_cluster_and_not_the_chief(
     )
 
     job = tfdist.entry.create(
-        JobFlags.of(found, strategy="multi_worker_mirrored", all_reduce="ring"), {}
+        JobFlags.of(cluster=found, strategy="multi_worker_mirrored", all_reduce="ring"), {}
     )
 
     assert job.name == "one_device"

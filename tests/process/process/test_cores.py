@@ -21,7 +21,7 @@ PATHS_V1 = "4:cpuset:/a\n3:cpu,cpuacct:/a/b\n1:name=systemd:/c\n0::/c\n"
 CPU = "sys/fs/cgroup/cpu"
 
 
-def tree(root: Path, paths: str, files: dict[str, str]) -> Path:
+def tree(root: Path, paths: str, files: dict[str, str]) -> None:
     """Creates the files that describe a process's cgroups below `root`."""
     written = {"proc/self/cgroup": paths}
     for name, text in files.items():
@@ -29,11 +29,11 @@ def tree(root: Path, paths: str, files: dict[str, str]) -> Path:
     for name, text in written.items():
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (root / name).write_text(text)
-    return root
 
 
-def with_quota(root: Path, cpus: float) -> Path:
-    return tree(root, "0::/\n", {"cpu.max": f"{int(cpus * 1e5)} 100000\n"})
+def set_quota(root: Path, cpus: float | None) -> None:
+    if cpus is not None:
+        tree(root, "0::/\n", {"cpu.max": f"{int(cpus * 1e5)} 100000\n"})
 
 
 def v1(quota: int, directory: str = "") -> dict[str, str]:
@@ -45,7 +45,8 @@ def v1(quota: int, directory: str = "") -> dict[str, str]:
 
 
 @pytest.fixture(autouse=True)
-def machine_with_8_cores(monkeypatch: pytest.MonkeyPatch) -> None:
+def machine_with_8_cores(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(runtime, "_ROOT", tmp_path)
     monkeypatch.setattr(os, "cpu_count", lambda: 8)
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
 
@@ -88,7 +89,8 @@ def machine_with_8_cores(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_cgroup_limits_the_cores(
     tmp_path: Path, paths: str, files: dict[str, str], cores: int
 ) -> None:
-    assert runtime.given_cores({}, tree(tmp_path, paths, files)) == cores
+    tree(tmp_path, paths, files)
+    assert runtime.given_cores({}) == cores
 
 
 @pytest.mark.parametrize(
@@ -106,11 +108,12 @@ def test_a_cgroup_limits_the_cores(
     ],
 )
 def test_slurm_limits_the_cores_too(tmp_path: Path, environ: dict[str, str], cores: int) -> None:
-    assert runtime.given_cores(environ, with_quota(tmp_path, 4)) == cores
+    set_quota(tmp_path, 4)
+    assert runtime.given_cores(environ) == cores
 
 
-def test_a_process_without_proc_has_the_cores_of_its_affinity(tmp_path: Path) -> None:
-    assert runtime.given_cores({}, tmp_path) == 8
+def test_a_process_without_proc_has_the_cores_of_its_affinity() -> None:
+    assert runtime.given_cores({}) == 8
 
 
 @pytest.mark.parametrize(
@@ -150,19 +153,18 @@ def test_threads_follow_the_limits(
     variables: tuple[str | None, ...],
 ) -> None:
     environ = dict(environ)
+    set_quota(tmp_path, quota)
 
-    runtime.set_threads(environ, with_quota(tmp_path, quota) if quota else tmp_path)
+    runtime.set_threads(environ)
 
     assert tuple(map(environ.get, NAMES)) == variables
 
 
-def test_one_core_gets_two_inter_op_threads(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_one_core_gets_two_inter_op_threads(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0})
     environ: dict[str, str] = {}
 
-    runtime.set_threads(environ, tmp_path)
+    runtime.set_threads(environ)
 
     assert environ == {"TF_NUM_INTEROP_THREADS": "2"}
 
@@ -193,9 +195,9 @@ def test_the_description_names_what_limits_the_process(
     text: str,
 ) -> None:
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity)
-    root = with_quota(tmp_path, quota) if quota else tmp_path
+    set_quota(tmp_path, quota)
 
-    assert runtime.description(environ, root) == text
+    assert runtime.description(environ) == text
 
 
 @pytest.mark.parametrize("share", [None, "1/2"])
@@ -203,7 +205,8 @@ def test_a_task_is_pinned_to_its_cores(tmp_path: Path, share: str | None) -> Non
     environ = {"TFDIST_CORES": share} if share else {}
     code = (
         "import os, pathlib, sys, threading; from tfdist.process import cores as runtime;"
-        "runtime.take_cores(root=pathlib.Path(sys.argv[1]));"
+        "runtime._ROOT = pathlib.Path(sys.argv[1]);"
+        "runtime.take_cores();"
         "assert os.environ.get(runtime.CORES_VARIABLE) in (None, '0/1');"
         "thread = threading.Thread(target=lambda: print(*os.sched_getaffinity(0)));"
         "thread.start(); thread.join()"
@@ -252,11 +255,11 @@ def test_tasks_divide_the_cores_of_their_machine(
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: affinity[-1])
     monkeypatch.setattr(os, "sched_setaffinity", lambda _, cores: affinity.append(set(cores)))
     environ = {} if variable is None else {runtime.CORES_VARIABLE: variable}
-    root = with_quota(tmp_path, quota) if quota else tmp_path
+    set_quota(tmp_path, quota)
 
     for _ in range(2):  # The second time is that of a child process.
-        runtime.take_cores(environ, root)
-        runtime.divide_cores(tasks - 1, tasks, environ, root)
+        runtime.take_cores(environ)
+        runtime.divide_cores(tasks - 1, tasks, environ)
 
     assert affinity[-1] == (own if kept is None else kept)
     is_divided = variable is not None or kept is not None

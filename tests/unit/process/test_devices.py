@@ -126,7 +126,7 @@ def test_an_evaluator_accepts_the_flags_of_the_other_tasks(
 ) -> None:
     hosts = ClusterFlags(job_name="evaluator", task_index="0", chief_hosts=A, worker_hosts=B)
     job = tfdist.entry.create_of(
-        EstimatorJob, JobFlags.of(hosts, strategy="multi_worker_mirrored", num_gpus=2), {}
+        EstimatorJob, JobFlags.of(cluster=hosts, strategy="multi_worker_mirrored", num_gpus=2), {}
     )
     assert job.name == "one_device"
 

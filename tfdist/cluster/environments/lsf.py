@@ -16,7 +16,7 @@ class LSF(RankEnvironment):
     job_variable = "LSB_JOBID"
 
     def is_present(self) -> bool:
-        return super().is_present() and self._rank_variable is not None
+        return super().is_present() and bool(self._rank_variable)
 
     def hosts(self) -> Sequence[str]:
         words = self.environ["LSB_MCPU_HOSTS"].split()
@@ -37,14 +37,13 @@ class LSF(RankEnvironment):
 
     def rank(self) -> int:
         variable = self._rank_variable
-        assert variable is not None
         # blaunch counts from 1.
         return self.number(variable) - (variable == "LSF_PM_TASKID")
 
     @property
-    def _rank_variable(self) -> str | None:
+    def _rank_variable(self) -> str:
         names = ("JSM_NAMESPACE_RANK", "LSF_PM_TASKID")
-        return next((name for name in names if self.environ.get(name)), None)
+        return next((name for name in names if self.environ.get(name)), "")
 
 
 def _are_slots(words: Sequence[str]) -> bool:

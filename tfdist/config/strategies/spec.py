@@ -102,22 +102,18 @@ class StrategySpec:
             if not (only_schedules and task.kind.leads and cluster.worker)
         ]
 
-    def _way(self, for_estimators: bool) -> StrategySpec | EstimatorSpec:
+    def way(self, for_estimators: bool) -> StrategySpec | EstimatorSpec:
         """The spec for Estimators if asked for and there is one; otherwise this spec."""
         return self.estimator if for_estimators and self.estimator else self
 
     def serves(self, cluster: Cluster, task: Task, *, for_estimators: bool = False) -> bool:
         """Whether a task serves other tasks and does not train."""
-        types = self._way(for_estimators).serving
+        types = self.way(for_estimators).serving
         return task.type in types and bool(cluster) and task != cluster.chief_task
-
-    def options_class(self, *, for_estimators: bool = False) -> type[Options]:
-        """The class of the options, for Keras or for Estimators."""
-        return self._way(for_estimators).options
 
     def strategy_path(self, options: Options, *, for_estimators: bool = False) -> str:
         """The class that a job with these options uses, as `module:name`."""
-        return options.implementation or self._way(for_estimators).strategy or self.strategy
+        return options.implementation or self.way(for_estimators).strategy or self.strategy
 
     def check_num_gpus(self, num_gpus: int | None, *, for_estimators: bool = False) -> None:
         """Checks `--num_gpus`, which must be at most 1 if a task trains on one device.
@@ -125,7 +121,7 @@ class StrategySpec:
         Raises:
           UsageError: it is more than 1.
         """
-        way = self._way(for_estimators)
+        way = self.way(for_estimators)
         remedy = way.one_gpu or self.one_gpu
         if remedy is not None and num_gpus is not None and num_gpus > 1:
             suffix = ", for Estimators and sessions" if way is not self else ""

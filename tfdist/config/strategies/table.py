@@ -130,7 +130,7 @@ def options_of(
     if for_estimators and spec.estimator is None:
         names = [other.name for other in rows().values() if other.estimator]
         raise UsageError.choice("--strategy", f"{spec.name} for an Estimator", names)
-    options_class = spec.options_class(for_estimators=for_estimators)
+    options_class = spec.way(for_estimators).options
     for flag in sorted(given.keys() - options_class.defined().keys()):
         owners = " or ".join(f"--strategy={name}" for name in options_by_flag().get(flag, ()))
         accepted = f"not supported with --strategy={spec.name}"

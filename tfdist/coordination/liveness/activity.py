@@ -108,6 +108,9 @@ class Activity:
     Args:
       task: the name of this task.
       job: equal in all tasks of the job.
+
+    Attributes:
+      state: what this task does now.
     """
 
     def __init__(self, task: str, job: str = "") -> None:
@@ -118,31 +121,26 @@ class Activity:
         self._events: deque[tuple[float, str]] = deque(maxlen=_EVENTS)
         # The steps when the task began to do what it does now.
         self._steps_before = 0
-        self._state = State(task, socket.gethostname(), os.getpid(), job)
+        self.state = State(task, socket.gethostname(), os.getpid(), job)
         self.enter(STARTING)
-
-    @property
-    def state(self) -> State:
-        """What this task does now."""
-        return self._state
 
     @property
     def record(self) -> Record:
         """The record of this process."""
         with self._lock:
-            return Record(self._state, tuple(self._events))
+            return Record(self.state, tuple(self._events))
 
     def enter(self, doing: str) -> None:
         """Records what the task does now. A step turns STARTING, for example, into TRAINING."""
         with self._lock:
-            self._steps_before = self._state.steps
+            self._steps_before = self.state.steps
             self.describe(doing=doing, since=time.time())
             self.event(doing)
 
     @contextmanager
     def doing(self, what: str) -> Iterator[None]:
         """Records what the task does while the block runs."""
-        before = self._state.doing
+        before = self.state.doing
         self.enter(what)
         try:
             yield
@@ -152,11 +150,11 @@ class Activity:
     def made(self, steps: int) -> None:
         """Records the number of steps that the task has made so far."""
         with self._lock:
-            if steps == self._state.steps:
+            if steps == self.state.steps:
                 return
             self.describe(steps=steps, last_step=time.time())
             self.event(f"step {steps}")
-            if self._state.doing in (STARTING, BETWEEN_EPOCHS) and steps != self._steps_before:
+            if self.state.doing in (STARTING, BETWEEN_EPOCHS) and steps != self._steps_before:
                 self.enter(TRAINING)
 
     def event(self, text: str) -> None:
@@ -168,8 +166,8 @@ class Activity:
     def describe(self, **changes: str | int | float) -> None:
         """Sets attributes of the state, such as the output directory, and writes the record."""
         with self._lock:
-            self._state = replace(self._state, **changes)  # type: ignore[arg-type]
-            content = {"state": vars(self._state), "events": list(self._events)}
+            self.state = replace(self.state, **changes)  # type: ignore[arg-type]
+            content = {"state": vars(self.state), "events": list(self._events)}
             line = json.dumps(content).encode() + b"\n"
             if len(line) <= _SIZE:
                 self._memory[: len(line)] = line

@@ -181,13 +181,13 @@ class Reporter:
             is_hanging = hang_report.longest_silence(found) >= limit / 2
             since = began - _CHIEF_SECONDS
             if is_hanging and (what := within(_CHIEF_SECONDS, lambda: _read(output, since))):
-                self._end(seconds, _place(output), what)
+                excepthook.end(HangError("", what, seconds, _place(output)))
         reports = self._collect()
         if self._waits_for(reports, seconds, limit):
             return
         culprit = hang_report.find_culprit(reports)
         where = self._write(output, f"no step for {seconds:.0f} s", str(culprit), reports)
-        self._end(seconds, where, str(culprit), culprit.task)
+        excepthook.end(HangError(culprit.task, str(culprit), seconds, where))
 
     def _collect(self) -> dict[str, TaskReport | None]:
         """The reports of all tasks, this one included."""
@@ -219,9 +219,6 @@ class Reporter:
             self._warned_at = time.monotonic()
             log(f"no step for {seconds:.0f} s: {busy}")
         return True
-
-    def _end(self, seconds: float, where: str, what: str, culprit: str = "") -> None:
-        excepthook.end(HangError(culprit, what, seconds, where))
 
     def _report(self) -> TaskReport:
         return TaskReport.of_this_process(self.activity)

@@ -12,7 +12,6 @@ import ipaddress
 import os
 import socket
 import weakref
-from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor, wait
 from typing import Any
 
@@ -25,9 +24,6 @@ from tfdist.errors import UsageError
 BACKLOG = 4096
 # A name that takes longer is looked up again at the startup barrier.
 _RESOLVE_SECONDS = 2.0
-
-# The addresses of a host, as text; none if its name does not resolve.
-Resolve = Callable[[str], frozenset[str]]
 
 
 def resolve(host: str) -> frozenset[str]:
@@ -50,12 +46,7 @@ def is_of_this_machine(address: str) -> bool:
         return False
 
 
-def check_addresses(
-    cluster: Cluster,
-    *,
-    resolve: Resolve = resolve,
-    is_of_this_machine: Callable[[str], bool] = is_of_this_machine,
-) -> None:
+def check_addresses(cluster: Cluster) -> None:
     """Checks the addresses of the tasks against each other.
 
     Names that do not resolve within two seconds are left to the startup barrier.
@@ -66,7 +57,7 @@ def check_addresses(
     """
     tasks = cluster.tasks()
     places = {task: host_and_port(cluster.address(task)) for task in tasks}
-    resolved = _resolve_all({host for host, _ in places.values()}, resolve)
+    resolved = _resolve_all({host for host, _ in places.values()})
     owners: dict[tuple[str, int], Task] = {}
     for task, (host, port) in places.items():
         for ip in sorted(resolved[host]):
@@ -154,7 +145,7 @@ def open_port(cluster: Cluster, task: Task) -> ListeningSocket:
         ) from None
 
 
-def _resolve_all(hosts: set[str], resolve: Resolve) -> dict[str, frozenset[str]]:
+def _resolve_all(hosts: set[str]) -> dict[str, frozenset[str]]:
     pool = ThreadPoolExecutor(max_workers=32)
     lookups = {host: pool.submit(resolve, host) for host in hosts}
     wait(lookups.values(), timeout=_RESOLVE_SECONDS)

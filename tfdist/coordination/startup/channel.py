@@ -1,8 +1,8 @@
 """A connection between two tasks that have proved to each other that they know the job's token.
 
-    challenge = new_challenge()              # in the task that connects
+    challenge = Challenge()                  # in the task that connects
     writer.write(encode(challenge))
-    channel = await open_channel(challenge, line, reader, writer, token)
+    channel = await open_channel(challenge, answer, reader, writer, token)
 
     channel = await accept_channel(reader, writer, token)    # in the other task
 
@@ -19,7 +19,7 @@ from __future__ import annotations
 import asyncio
 
 from tfdist.cluster import Cluster
-from tfdist.coordination.seal import Seal, new_nonce, seals
+from tfdist.coordination.seal import Seal, seals
 from tfdist.coordination.startup.protocol import (
     Challenge,
     Message,
@@ -75,14 +75,9 @@ class Channel:
         return self._theirs.open(await self._reader.readline()) or b""
 
 
-def new_challenge() -> Challenge:
-    """A challenge that was never sent before."""
-    return Challenge(new_nonce())
-
-
 async def open_channel(
     challenge: Challenge,
-    line: bytes,
+    answer: Challenge,
     reader: asyncio.StreamReader,
     writer: asyncio.StreamWriter,
     token: str,
@@ -91,13 +86,11 @@ async def open_channel(
 
     Args:
       challenge: what this task has sent.
-      line: the first line that the other task has sent, which contains its challenge.
+      answer: the challenge that the other task has sent.
       reader: receives from the other task.
       writer: sends to it.
       token: the job's token.
     """
-    answer = decode(line)
-    assert isinstance(answer, Challenge)
     ours, theirs = seals(token, asking=challenge.nonce, answering=answer.nonce)
     channel = Channel(reader, writer, ours, theirs)
     return channel if isinstance(await channel.receive(), Proof) else None
@@ -114,7 +107,7 @@ async def accept_channel(
     challenge = decode(await reader.readline())
     if not isinstance(challenge, Challenge):
         return None
-    own = new_challenge()
+    own = Challenge()
     theirs, ours = seals(token, asking=challenge.nonce, answering=own.nonce)
     channel = Channel(reader, writer, ours, theirs)
     writer.write(encode(own))

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from tfdist.cluster import Cluster
 from tfdist.coordination.probe import is_grpc_server
 from tfdist.coordination.seal import TOKEN_VARIABLE
-from tfdist.coordination.startup.channel import Channel, new_challenge, open_channel
+from tfdist.coordination.startup.channel import Channel, open_channel
 from tfdist.coordination.startup.protocol import (
     LIMIT,
     OTHER_JOB,
@@ -131,15 +131,15 @@ async def _open(
 async def _identify(
     reader: asyncio.StreamReader, writer: asyncio.StreamWriter, hello: Hello, token: str
 ) -> tuple[Channel, Hello] | Reach:
-    challenge = new_challenge()
+    challenge = Challenge()
     writer.write(encode(challenge))
     # At the end of the stream `readexactly` raises; `read` would return nothing.
     first = await reader.readexactly(1)
     if first == b"{":
-        line = first + await reader.readline()
-        if not isinstance(decode(line), Challenge):
+        answer = decode(first + await reader.readline())
+        if not isinstance(answer, Challenge):
             return Reach(STRANGER)
-        channel = await open_channel(challenge, line, reader, writer, token)
+        channel = await open_channel(challenge, answer, reader, writer, token)
         if channel is None:
             return Reach(OTHER_JOB, f"its {TOKEN_VARIABLE} differs")
         channel.send(hello)

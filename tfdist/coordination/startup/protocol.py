@@ -67,7 +67,7 @@ class Reach:
 class Challenge:
     """A random text; the other task proves with it that it knows the job's token."""
 
-    nonce: str
+    nonce: str = field(default_factory=new_nonce)
 
     def __post_init__(self) -> None:
         if len(self.nonce) != NONCE_LENGTH:

@@ -14,9 +14,9 @@ from __future__ import annotations
 
 import importlib
 import time
-from collections.abc import Callable, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from dataclasses import asdict, dataclass
 
 from tfdist.cluster.interfaces import interfaces
 from tfdist.coordination.startup.addresses import is_loopback, resolve
@@ -29,53 +29,28 @@ INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
 _CONNECT_POLL_SECONDS = 0.1
 
 
-@dataclass(frozen=True)
-class Slot:
-    """The place of a rank: its host, and its number in the job, on its host and across hosts.
-
-    With HOROVOD_ before them, the names are those of Horovod's environment variables.
-    """
-
-    hostname: str
-    rank: int
-    size: int
-    local_rank: int
-    local_size: int
-    cross_rank: int
-    cross_size: int
-
-
-def slot(hosts: Sequence[str], rank: int) -> Slot:
-    """The slot of a rank of a job with one rank on each of `hosts`; equal hosts are one machine.
-
-    As `horovod.runner.common.util.hosts.get_host_assignments` does: `cross_rank` counts the hosts
-    that have a slot of the same local rank.
-    """
-    host, local_rank = hosts[rank], hosts[:rank].count(hosts[rank])
-    peers = [name for name in dict.fromkeys(hosts) if hosts.count(name) > local_rank]
-    return Slot(
-        hostname=host,
-        rank=rank,
-        size=len(hosts),
-        local_rank=local_rank,
-        local_size=hosts.count(host),
-        cross_rank=peers.index(host),
-        cross_size=len(peers),
-    )
-
-
 def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dict[str, str]:
     """The variables with which `hvd.init()` joins the rendezvous at `host:port`.
 
+    The numbers are those of `horovod.runner.common.util.hosts.get_host_assignments`.
+
     Args:
-      hosts: the host of each rank.
+      hosts: the host of each rank; equal hosts are one machine.
       rank: the rank of this process.
       host: where the rendezvous is served.
       port: the port there.
     """
-    own = slot(hosts, rank)
+    own, local_rank = hosts[rank], hosts[:rank].count(hosts[rank])
+    # The hosts that have a rank with the same local rank.
+    peers = [name for name in dict.fromkeys(hosts) if hosts.count(name) > local_rank]
     variables = {
-        **{f"HOROVOD_{name.upper()}": str(value) for name, value in asdict(own).items()},
+        "HOROVOD_HOSTNAME": own,
+        "HOROVOD_RANK": str(rank),
+        "HOROVOD_SIZE": str(len(hosts)),
+        "HOROVOD_LOCAL_RANK": str(local_rank),
+        "HOROVOD_LOCAL_SIZE": str(hosts.count(own)),
+        "HOROVOD_CROSS_RANK": str(peers.index(own)),
+        "HOROVOD_CROSS_SIZE": str(len(peers)),
         "HOROVOD_GLOO_RENDEZVOUS_ADDR": host,
         "HOROVOD_GLOO_RENDEZVOUS_PORT": str(port),
         "HOROVOD_CONTROLLER": "gloo",
@@ -83,7 +58,7 @@ def environment_of(hosts: Sequence[str], rank: int, host: str, port: int) -> dic
     }
     if is_loopback(host):
         variables[INTERFACE_VARIABLE] = "lo"
-    elif name := interface(own.hostname):
+    elif name := interface(own):
         variables[INTERFACE_VARIABLE] = name
     return variables
 
@@ -109,10 +84,10 @@ def serve_hosts(
 
 def _sizes(hosts: Sequence[str]) -> dict[str, int]:
     """The number of ranks of each of Gloo's scopes."""
-    sizes = {"global": len(hosts)}
-    for rank, host in enumerate(hosts):
-        own = slot(hosts, rank)
-        sizes |= {f"local_{host}": own.local_size, f"cross_{own.local_rank}": own.cross_size}
+    ranks = Counter(hosts)
+    sizes = {"global": len(hosts), **{f"local_{host}": count for host, count in ranks.items()}}
+    for local_rank in range(max(ranks.values())):
+        sizes[f"cross_{local_rank}"] = sum(count > local_rank for count in ranks.values())
     return sizes
 
 
@@ -125,9 +100,7 @@ def interface(host: str) -> str | None:
     return next((name for name, own in interfaces().items() if str(own.ip) in addresses), None)
 
 
-def wait_for_server(
-    host: str, port: int, timeout: float, *, sleep: Callable[[float], None] = time.sleep
-) -> None:
+def wait_for_server(host: str, port: int, timeout: float) -> None:
     """Waits until the rendezvous is served at `host:port`.
 
     A connection alone is no proof: the startup barrier of rank 0 has used the same port.
@@ -147,4 +120,4 @@ def wait_for_server(
                     f"rank 0 does not serve Horovod's rendezvous at {host}:{port} after "
                     f"{timeout:g} s"
                 ) from None
-            sleep(_CONNECT_POLL_SECONDS)
+            time.sleep(_CONNECT_POLL_SECONDS)

@@ -127,8 +127,5 @@ def sealed(value: str, token: str, nonce: str, key: str) -> bytes:
 
 def unsealed(stored: bytes, token: str, nonce: str, key: str) -> str | None:
     """The value; None if its code is wrong."""
-    try:
-        value = stored.partition(b" ")[2].decode()
-    except UnicodeDecodeError:
-        return None
+    value = stored.partition(b" ")[2].decode(errors="replace")
     return value if hmac.compare_digest(stored, sealed(value, token, nonce, key)) else None

@@ -71,7 +71,7 @@ def _check(arguments: argparse.Namespace) -> int:
     if arguments.versions:
         return _check_versions()
     given = read_job_flags(arguments)
-    flags = JobFlags.of(read_cluster_flags(arguments), strategy=arguments.strategy, **given)
+    flags = JobFlags.of(cluster=read_cluster_flags(arguments), strategy=arguments.strategy, **given)
     role = find_role(flags, os.environ)
     cluster, task, row = role.cluster, role.task, role.spec
     tasks = cluster.tasks()

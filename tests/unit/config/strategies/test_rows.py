@@ -213,6 +213,6 @@ def test_local_sgd_has_a_class_of_its_own() -> None:
 def test_every_option_has_a_help_and_a_default_within_its_bounds() -> None:
     for row in table.rows().values():
         for for_estimators in (False, True):
-            options_class = row.options_class(for_estimators=for_estimators)
+            options_class = row.way(for_estimators).options
             options_class()
             assert all(option.help for option in options_class.defined().values())

@@ -23,6 +23,12 @@ def resolve(host: str) -> frozenset[str]:
     return frozenset(NAMES.get(host, {host} if host[0].isdigit() else ()))
 
 
+@pytest.fixture
+def names(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A name server that knows `NAMES`."""
+    monkeypatch.setattr(lint, "resolve", resolve)
+
+
 @pytest.mark.parametrize(
     ("addresses", "field"),
     [
@@ -32,14 +38,15 @@ def resolve(host: str) -> frozenset[str]:
         (("unknown:1", "also-unknown:1"), None),
     ],
 )
+@pytest.mark.usefixtures("names")
 def test_one_address_under_two_names_is_a_duplicate(
     addresses: tuple[str, ...], field: str | None
 ) -> None:
     if field is None:
-        lint.check_addresses(Cluster(worker=addresses), resolve=resolve)
+        lint.check_addresses(Cluster(worker=addresses))
         return
     with pytest.raises(UsageError) as error:
-        lint.check_addresses(Cluster(worker=addresses), resolve=resolve)
+        lint.check_addresses(Cluster(worker=addresses))
     assert (error.value.field, error.value.received) == (field, addresses[2])
     assert f"as {addresses[1] if 'b' in addresses[2] else addresses[0]}" in error.value.remedy
 
@@ -52,32 +59,31 @@ def test_two_names_of_this_machine_are_duplicates() -> None:
 
 @pytest.mark.parametrize("loopback", ["localhost", "127.0.0.1", "127.1.2.3", "[::1]"])
 @pytest.mark.parametrize("is_here", [True, False])
+@pytest.mark.usefixtures("names")
 def test_a_loopback_address_in_a_cluster_of_several_machines_is_rejected(
-    loopback: str, is_here: bool
+    loopback: str, is_here: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(lint, "is_of_this_machine", lambda _: is_here)
     cluster = Cluster(worker=("a:1", f"{loopback}:2"))
-
-    def check() -> None:
-        lint.check_addresses(cluster, resolve=resolve, is_of_this_machine=lambda _: is_here)
-
     if is_here:
-        check()
+        lint.check_addresses(cluster)
         return
     with pytest.raises(UsageError) as error:
-        check()
+        lint.check_addresses(cluster)
     assert error.value.field == "address of worker:1"
     assert "worker:0 is at a:1" in error.value.accepted
 
 
-def test_a_slow_name_server_does_not_block_the_check() -> None:
+def test_a_slow_name_server_does_not_block_the_check(monkeypatch: pytest.MonkeyPatch) -> None:
     answered = threading.Event()
 
     def slow(host: str) -> frozenset[str]:
         answered.wait(120)
         return frozenset()
 
+    monkeypatch.setattr(lint, "resolve", slow)
     begin = time.monotonic()
-    lint.check_addresses(Cluster(worker=("a:1", "b:1")), resolve=slow)
+    lint.check_addresses(Cluster(worker=("a:1", "b:1")))
     answered.set()
     assert time.monotonic() - begin < 60
 
