@@ -15,8 +15,8 @@ from multiprocessing import util
 from unittest import mock
 
 from tfdist.tools.commands import cli
-from tfdist.tools.launch import forkserver
-from tfdist.tools.launch.supervisor import Supervisor
+from tfdist.tools.launch import forkserver, supervisor
+from tfdist.tools.launch.task_plan import TaskSpec
 
 
 def fork_python(path: bytes, arguments: Sequence[str], descriptors: Sequence[int]) -> int:
@@ -32,9 +32,13 @@ def fork_python(path: bytes, arguments: Sequence[str], descriptors: Sequence[int
     return pid
 
 
+def of_every_job(tasks: Sequence[TaskSpec], *_: object) -> forkserver.ForkServer | None:
+    """As `forkserver.fork_server_of`, also for a task that is alone in its job."""
+    return None if any(task.command[1] == "-m" for task in tasks) else fork_server
+
+
 if __name__ == "__main__":
     with mock.patch.object(util, "spawnv_passfds", fork_python):
         fork_server = forkserver.ForkServer([], {})
-    # Without this, a task that is alone in its job would be a new process.
-    with mock.patch.object(Supervisor, "_make_server", return_value=fork_server):
+    with mock.patch.object(supervisor, "fork_server_of", of_every_job):
         sys.exit(cli.main())

@@ -152,6 +152,6 @@ def flag(parser: Any, name: str, *, values: Iterable[str] = (), **options: Any) 
     """
     spellings = dict.fromkeys([f"--{name}", f"--{name.replace('_', '-')}"])
     action = parser.add_argument(*spellings, **{"dest": name, **options})
-    action.option_strings = [f"--{name}"]  # The help has each flag once.
+    action.option_strings = [f"--{name}"]  # Help and completion have each flag once.
     if values:
         action.completer = lambda **_: list(values)

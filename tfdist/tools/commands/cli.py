@@ -32,7 +32,6 @@ from tfdist.process.resources import limited_open_files
 from tfdist.process.version import __version__
 from tfdist.tools.commands import (
     check,
-    completion,
     data,
     env,
     execute,
@@ -73,7 +72,9 @@ def main(argv: Sequence[str] | None = None) -> int:
     try:
         with exit_on_usage_error(), limited_open_files():
             if "_ARGCOMPLETE" in os.environ:
-                completion.complete(_parser())
+                import argcomplete
+
+                argcomplete.autocomplete(_parser())
             given = sys.argv[1:] if argv is None else list(argv)
             if not given:
                 _parser().print_help(sys.stderr)

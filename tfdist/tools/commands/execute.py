@@ -31,8 +31,8 @@ from tfdist.tools.commands.arguments import (
     script_arguments,
     strategy_flag,
 )
-from tfdist.tools.launch.become import become, wait_for_ranks
 from tfdist.tools.launch.job_spec import check_job
+from tfdist.tools.launch.ranks import wait_for_ranks
 from tfdist.tools.launch.task_plan import ScriptSpec, own_place, task_plan
 from tfdist.tools.launch.tunnel.enter import enter
 
@@ -87,9 +87,6 @@ def _exec(arguments: argparse.Namespace) -> int:
     config = discover(read_cluster_flags(arguments), os.environ, counts)
     row = table.named(arguments.strategy, os.environ, config.cluster, config.source)
     cluster_as = options.cluster_as or (HOROVODRUN if row.rendezvous else TF_CONFIG)
-    # A process alone needs no cluster.
-    form = cluster_as if config.cluster else TF_CONFIG
-    check_job(row, config.cluster, config.source, flags={}, cluster_as=form)
     job = ScriptSpec(
         python=sys.executable,
         script=arguments.script,
@@ -97,8 +94,10 @@ def _exec(arguments: argparse.Namespace) -> int:
         module=arguments.module,
         strategy=row.name,
         is_auto=arguments.strategy == AUTO,
-        cluster_as=cluster_as,
+        # A process alone needs no cluster.
+        cluster_as=cluster_as if config.cluster else TF_CONFIG,
     )
+    check_job(job, config.cluster, config.source)
     log(str(config))
     if options.tls:
         try:
@@ -108,11 +107,11 @@ def _exec(arguments: argparse.Namespace) -> int:
             return EXIT_FAILED
         log("this task has connections to the tasks of its job alone, over TLS (--tls)")
     if not config.cluster:
-        become(job.command(), os.environ)
+        os.execv(sys.executable, job.command())
     place = own_place(job, config, os.environ)
     task = task_plan(job, config.cluster, config.task, place)
     if place.rendezvous and not wait_for_ranks(
         place.rendezvous, config, options.startup_timeout, token
     ):
         return EXIT_FAILED
-    become(task.command, task.environ(os.environ))
+    os.execve(sys.executable, task.command, task.environ(os.environ))

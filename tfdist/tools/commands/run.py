@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import os
 import shlex
+import subprocess
 import sys
 from collections.abc import Sequence
 from dataclasses import replace
@@ -44,12 +45,11 @@ from tfdist.tools.commands.arguments import (
 from tfdist.tools.launch import local
 from tfdist.tools.launch.isolation import isolate
 from tfdist.tools.launch.job_spec import JobSpec, check_job, task_specs
-from tfdist.tools.launch.output import is_terminal
 from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
 from tfdist.tools.launch.remote.launch import run_on_hosts
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_log import make_directory
-from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec, exec_flags, own_place, task_plan
+from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec, own_place, task_plan
 
 # The help has these flags first.
 _COMMON = ("max_restarts", "log_dir", "plain", "dry_run")
@@ -141,7 +141,8 @@ def _supervision(arguments: argparse.Namespace, options: LaunchOptions) -> Super
 
 
 def _has_panel(options: LaunchOptions) -> bool:
-    return not options.plain and is_terminal(os.environ.get("TERM"))
+    kind = os.environ.get("TERM", "dumb")
+    return not options.plain and sys.stdout.isatty() and kind not in ("", "dumb", "unknown")
 
 
 def _run_here(arguments: argparse.Namespace, options: LaunchOptions) -> int:
@@ -192,18 +193,15 @@ def _run_one(arguments: argparse.Namespace, options: LaunchOptions, config: Clus
     """Runs this machine's task of a job on several machines."""
     script = ScriptSpec(**_script(arguments, options))
     row = table.named(script.strategy, os.environ, config.cluster, config.source)
-    check_job(row, config.cluster, config.source, flags=script.flags, cluster_as=script.cluster_as)
+    job = replace(script, strategy=row.name, is_auto=script.strategy == AUTO)
+    check_job(job, config.cluster, config.source)
     if options.isolate:
         refuse({"isolate": f"a task of {config.cluster} ({config.source})"}, NOT_ISOLATED)
-    job = replace(script, strategy=row.name, is_auto=script.strategy == AUTO)
-    executes = exec_flags(job)
-    place = own_place(job, config, os.environ, restarts=True, executes=executes)
+    place = own_place(job, config, os.environ, restarts=True)
     task = task_plan(job, config.cluster, config.task, place)
     if options.dry_run:
         return _dry_run([task], job, config.cluster)
     supervision = _supervision(arguments, options)
-    if executes is not None:
-        supervision = replace(supervision, preload=())  # A fork server starts scripts alone.
     return local.run_one(config, task, environ=os.environ, supervision=supervision)
 
 
@@ -214,7 +212,8 @@ def _dry_run(tasks: Sequence[TaskSpec], job: ScriptSpec, cluster: Cluster) -> in
     chief = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
     if not job.row.describes_model or chief is None:
         return EXIT_OK
-    return local.describe_model(chief, os.environ)
+    environ = {**chief.environ(os.environ), runtime.DRY_RUN_VARIABLE: "1"}
+    return subprocess.run(chief.command, env=environ).returncode
 
 
 def _preload(options: LaunchOptions, strategy: str) -> tuple[str, ...]:

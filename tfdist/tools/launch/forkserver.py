@@ -32,34 +32,37 @@ from typing import Any
 from tfdist.process.cores import OPENMP_VARIABLE
 from tfdist.tools.launch import run_script
 from tfdist.tools.launch.spawn import Started, die_with, spawn
+from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_plan import TaskSpec
 
 # The launcher's number and the modules to import. Only the fork server has this variable.
 _VARIABLE = "TFDIST_FORK_SERVER"
 # Where the fork server searches modules. In the launcher: without the directory of its own script.
 _search_path = sys.path.copy() if sys.flags.safe_path else sys.path[1:]
-# What the modules of the fork server have registered with `atexit`: a function and its arguments.
+# What the modules of the fork server would call at exit: each task does. Functions and arguments.
 _exit_functions: list[tuple[Callable[..., object], tuple[Any, ...], dict[str, Any]]] = []
 
 
 def fork_server_of(
-    tasks: Sequence[TaskSpec], preload: Sequence[str], environ: Mapping[str, str]
+    tasks: Sequence[TaskSpec], options: Supervision, environ: Mapping[str, str]
 ) -> ForkServer | None:
-    """The fork server of a job; None if it has nothing to import, or its socket cannot be created.
+    """The fork server of a job; None if it would not help, or its socket cannot be created.
 
     Args:
       tasks: the tasks, as far as they are known.
-      preload: the modules that it imports.
+      options: how they are supervised.
       environ: the environment of the launcher.
     """
-    if not preload:
+    # A new process is faster for a task that starts once, and alone can run `python -m`.
+    starts_once = len(tasks) == 1 and not options.max_restarts
+    if not options.preload or starts_once or any(task.command[1] == "-m" for task in tasks):
         return None
     # NumPy's library reads it when it is imported, so that of the first task applies to all.
     number = next(filter(None, (task.environment.get(OPENMP_VARIABLE) for task in tasks)), None)
     threads = {OPENMP_VARIABLE: number} if number else {}
     # Its socket cannot be created in a temporary directory with a long path.
     with suppress(OSError):
-        return ForkServer(preload, {**threads, **environ})
+        return ForkServer(options.preload, {**threads, **environ})
     return None
 
 
@@ -96,12 +99,8 @@ class ForkServer:
         os.close(self._status)
 
     def start(self, command: Sequence[str], environ: Mapping[str, str], output: int) -> Started:
-        """As `Start`, for this interpreter.
-
-        A command that `run_script.execute` cannot run, such as `python -m tfdist exec`, becomes a
-        new process.
-        """
-        if not self._is_lost and command[1] != "-m":
+        """As `Start`, for this interpreter and a command that `run_script.execute` can run."""
+        if not self._is_lost:
             given = (list(command[1:]), dict(environ))
             # A fork server that has ended is started again here.
             seen = _seen_by_server(self._environ)
@@ -151,40 +150,23 @@ def _prepare_server() -> None:
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 1)
     os.dup2(nowhere, 2)
-    with _recorded_exit_functions():
-        for module in modules:
-            with suppress(Exception):
-                importlib.import_module(module)
-    # Python does not look at frozen objects when a task ends: this saves a second.
-    gc.collect()
-    gc.freeze()
-
-
-@contextmanager
-def _recorded_exit_functions() -> Iterator[None]:
-    """In this block, adds the functions registered with `atexit` to `_exit_functions`."""
     register = atexit.register
 
     def record(function: Callable[..., object], *args: Any, **kwargs: Any) -> Any:
+        # All tasks use the directory: Matplotlib creates one if there is no home.
+        if function is shutil.rmtree:
+            return register(function, *args, **kwargs)
         _exit_functions.append((function, args, kwargs))
-        return register(function, *args, **kwargs)
+        return function
 
     atexit.register = record  # type: ignore[assignment]
-    yield
+    for module in modules:
+        with suppress(Exception):
+            importlib.import_module(module)
     atexit.register = register
-
-
-def _register_exit_functions() -> None:
-    """Registers the functions of the fork server again: Python 3.13 forgets them in a task.
-
-    Leaves out those that remove a directory, which all tasks use: Matplotlib creates one if there
-    is no home.
-    """
-    for function, _, _ in _exit_functions:
-        atexit.unregister(function)
-    for function, args, kwargs in _exit_functions:
-        if function is not shutil.rmtree:
-            atexit.register(function, *args, **kwargs)
+    # Python does not look at frozen objects when a task ends: this saves a second.
+    gc.collect()
+    gc.freeze()
 
 
 def _run_task(arguments: list[str], environ: dict[str, str], output: Connection) -> None:
@@ -200,7 +182,9 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
     os.environ.clear()
     os.environ.update(environ)
     multiprocessing.set_start_method(None, force=True)
-    _register_exit_functions()
+    atexit.unregister(shutil.rmtree)  # Python 3.11 inherits it from the fork server.
+    for function, args, kwargs in _exit_functions:
+        atexit.register(function, *args, **kwargs)
     # The generator of `random` differs in each copy. The generator of NumPy does not.
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()

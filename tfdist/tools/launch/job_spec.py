@@ -11,7 +11,6 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any
 
 from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.task_counts import TaskCounts
@@ -54,7 +53,7 @@ class JobSpec(ScriptSpec):
             name = table.choose(cluster, "default", self.flags.get("num_gpus"))
             object.__setattr__(self, "strategy", name)
             object.__setattr__(self, "is_auto", True)
-        check_job(self.row, cluster, "default", flags=self.flags, cluster_as=self.cluster_as)
+        check_job(self, cluster, "default")
 
     def rendezvous(self, ports: Sequence[int]) -> Rendezvous | None:
         """The rendezvous of the training tasks, at the last port; None if the strategy has none."""
@@ -93,28 +92,19 @@ def task_specs(
     return tuple(task_plan(job, cluster, task, place) for task in job.counts.tasks())
 
 
-def check_job(
-    row: table.StrategySpec,
-    cluster: Cluster,
-    source: str,
-    *,
-    flags: Mapping[str, Any],
-    cluster_as: str,
-) -> None:
+def check_job(job: ScriptSpec, cluster: Cluster, source: str) -> None:
     """Makes the checks of each starting task, and checks the form in which it gets the cluster.
 
     Args:
-      row: the strategy.
+      job: what the tasks run.
       cluster: the job's tasks.
       source: what describes them.
-      flags: the flags before the script.
-      cluster_as: one of `CLUSTER_AS`.
 
     Raises:
       UsageError: the strategy cannot use these tasks, a flag, or this form of the cluster.
     """
+    row, job_flags = job.row, JobFlags.of(**job.flags)
     table.check_cluster(row, cluster, source)
-    job_flags = JobFlags.of(**flags)
     row.check_heartbeat(job_flags.heartbeat_timeout)
     table.check_flags(row, job_flags.of_strategy, job_flags.num_gpus, cluster)
     accepted = [TF_CONFIG]
@@ -122,6 +112,6 @@ def check_job(
         accepted += [OLDER, FLAGS] if cluster.chief else [FLAGS]
     if row.rendezvous:
         accepted += [HOROVODRUN]
-    if cluster_as not in accepted:
-        received = f"{cluster_as} with --strategy={row.name} and {cluster}"
+    if job.cluster_as not in accepted:
+        received = f"{job.cluster_as} with --strategy={row.name} and {cluster}"
         raise UsageError.choice("--cluster_as", received, accepted)

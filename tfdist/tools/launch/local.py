@@ -11,7 +11,6 @@ outlives the launcher. Needs Linux (`prctl`) and Python's main thread.
 from __future__ import annotations
 
 import socket
-import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, closing, contextmanager
 
@@ -20,7 +19,6 @@ from tfdist.config.launch_options import ElasticOptions
 from tfdist.coordination import shutdown
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token, token_of
 from tfdist.process.cores import given_cores
-from tfdist.process.setup import DRY_RUN_VARIABLE
 from tfdist.tools.launch.elastic_job import ElasticMembership
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
 from tfdist.tools.launch.membership import Membership
@@ -53,17 +51,6 @@ def launch(job: JobSpec, *, environ: Mapping[str, str], supervision: Supervision
         environ = {TOKEN_VARIABLE: new_token(), **environ}
         members = Membership(tasks, job.rendezvous(ports))
         return Supervisor(members, environ, supervision).run()
-
-
-def describe_model(chief: TaskSpec, environ: Mapping[str, str]) -> int:
-    """Runs the chief until its strategy has described the model; returns the exit code.
-
-    Args:
-      chief: the task.
-      environ: the environment that it inherits.
-    """
-    own = {**chief.environ(environ), DRY_RUN_VARIABLE: "1"}
-    return subprocess.run(chief.command, env=own).returncode
 
 
 def run_one(

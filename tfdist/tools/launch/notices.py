@@ -12,7 +12,7 @@ a job of parameter servers whose script needs a chief, all tasks serve, forever.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 
 from tfdist.errors import log
@@ -36,15 +36,11 @@ class Notices:
 
     Args:
       processes: the processes, all just started.
-      clock: returns seconds.
     """
 
-    def __init__(
-        self, processes: Sequence[Process], clock: Callable[[], float] = time.monotonic
-    ) -> None:
+    def __init__(self, processes: Sequence[Process]) -> None:
         self._processes = processes
-        self._clock = clock
-        self._started = clock()
+        self._started = time.monotonic()
         tasks = [process.task for process in processes]
         self._listen = {task.port for task in tasks if task.port}
         self._connect = {task.rendezvous_port for task in tasks if task.rendezvous_port}
@@ -56,7 +52,7 @@ class Notices:
 
     def look(self) -> bool:
         """Looks at the job; returns whether to look again."""
-        now = self._clock()
+        now = time.monotonic()
         if not self._is_decided and self._have_met():
             self._is_decided = True
         if not self._is_decided and now - self._started >= _ALONE_SECONDS:
@@ -75,7 +71,7 @@ class Notices:
 
     def on_success(self, process: Process) -> None:
         """Call this when a task has ended with code 0."""
-        seconds = self._clock() - self._started
+        seconds = time.monotonic() - self._started
         if not self._is_decided and seconds >= _SHORTEST_SECONDS and not self._have_met():
             self._say_alone(f"{process.name} has ended, and no task had joined the others")
         self._is_decided = True
@@ -91,9 +87,7 @@ class Notices:
 
     def _have_met(self) -> bool:
         """Whether a task listens on its port, or has a connection to the rendezvous."""
-        for path in (Path("/proc/net/tcp"), Path("/proc/net/tcp6")):
-            if not path.exists():
-                continue
+        for path in Path("/proc/net").glob("tcp*"):  # tcp, and tcp6 where the kernel has it
             for line in path.read_text().splitlines()[1:]:
                 _, local, remote, state, *_ = line.split()
                 own, other = (int(end.rpartition(":")[2], 16) for end in (local, remote))

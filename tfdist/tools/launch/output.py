@@ -133,12 +133,3 @@ def prefix(name: str, color: int | None) -> str:
     if color is None:
         return f"[{name}] "
     return f"\033[{_COLORS[color % len(_COLORS)]}m[{name}]\033[0m "
-
-
-def is_terminal(kind: str | None) -> bool:
-    """Whether stdout is a terminal that can move its cursor.
-
-    Args:
-      kind: the value of TERM; None without one.
-    """
-    return sys.stdout.isatty() and kind not in (None, "", "dumb", "unknown")

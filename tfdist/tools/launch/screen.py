@@ -23,25 +23,23 @@ from tfdist.errors import log
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.watch import panel
 from tfdist.tools.watch.summary import Summary
-from tfdist.tools.watch.tasks import Watched, WatchedTask, state_after
+from tfdist.tools.watch.tasks import WatchedTask, state_after
 
 # Between two panels, and between two writes of lines, each of which draws the panel again.
 _PANEL_SECONDS, _LINES_SECONDS = 0.5, 0.1
 
 
 class Screen(Printer):
-    """Prints above a panel, from the start of the first task to `finish`.
+    """Prints above a panel, from the start of the first task, the chief, to `finish`.
 
     Args:
-      chief: the name of the chief's row; empty for the first task that starts.
-      watch: creates the `Watched` of a process from its name.
+      watch: creates the `WatchedTask` of a process from its name.
     """
 
     seconds = _PANEL_SECONDS
 
-    def __init__(self, chief: str = "", watch: Callable[[str], Watched] = WatchedTask) -> None:
+    def __init__(self, watch: Callable[[str], WatchedTask] = WatchedTask) -> None:
         super().__init__()
-        self._chief = chief
         self._watch = watch
         # rich must not write to stdout by itself, which may be closed at any time.
         self._console = Console(
@@ -52,7 +50,7 @@ class Screen(Printer):
             console=self._console, auto_refresh=False, redirect_stdout=False, redirect_stderr=False
         )
         self._stderr = sys.stderr
-        self._tasks: dict[str, Watched] = {}
+        self._tasks: dict[str, WatchedTask] = {}
         self._lines: list[str] = []
         self._written = self._looked = 0.0
 
@@ -64,8 +62,8 @@ class Screen(Printer):
 
     def started(self, name: str, pid: int) -> None:
         if not self._tasks:
-            self._looked, self._chief = time.time(), self._chief or name
-            self._summary = Summary(self._chief, self._looked)
+            self._looked = time.time()
+            self._summary = Summary(self._looked)
             self._live.start()
             if sys.stderr.isatty():
                 sys.stderr = _File(self.write)
@@ -96,7 +94,7 @@ class Screen(Printer):
         self._summary.saw(rows, now - self._looked)
         self._looked = now
         self._flush()
-        drawn = panel.render(rows, self._chief, now, self._console.width, has_bar=has_bar)
+        drawn = panel.render(rows, now, self._console.width, has_bar=has_bar)
         self._live.update(drawn, refresh=True)
 
     def _flush(self) -> None:

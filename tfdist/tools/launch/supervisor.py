@@ -87,7 +87,7 @@ class Supervisor:
         with run_directory() as self._directory, signals() as self._wakeup, ExitStack() as stack:
             self._selector.register(self._wakeup, selectors.EVENT_READ)
             self._service = stack.enter_context(ExitStack())
-            self._server = self._make_server()
+            self._server = fork_server_of(self._members.always, self._options, self._environ)
             if self._server:
                 self._selector.register(self._server, selectors.EVENT_READ, self._server)
             try:
@@ -104,13 +104,6 @@ class Supervisor:
             # Python would wait for its children.
             os._exit(self._outcome or EXIT_FAILED)
         return self._outcome or 0
-
-    def _make_server(self) -> ForkServer | None:
-        always = self._members.always
-        # A new process is faster for a task that starts once.
-        if len(always) == 1 and not self._options.max_restarts:
-            return None
-        return fork_server_of(always, self._options.preload, self._environ)
 
     def _start_all(self) -> None:
         if self._server and not self._server.is_ready:
@@ -138,8 +131,7 @@ class Supervisor:
         for task in self._tasks:
             self._start(task)
         self._notices = Notices(tuple(self._running))
-        if self._notices.look():
-            self._deadlines.every("notices", _CHECK_SECONDS, self._notices.look)
+        self._deadlines.every("notices", _CHECK_SECONDS, self._notices.look)
         self._deadlines.every("stuck", KILL_SECONDS / 2, self._look_for_stuck)
         self._printer.look()
         self._deadlines.every("panel", self._printer.seconds, self._printer.look)
@@ -181,9 +173,7 @@ class Supervisor:
             timers.run_due()
 
     def _on_signal(self, number: int) -> None:
-        if number not in INTERRUPTIONS:
-            return
-        if self._outcome is None:
+        if number in INTERRUPTIONS and self._outcome is None:
             self._interrupt(number, 128 + number)
         elif number == signal.SIGINT:
             # A second Ctrl-C means that the user does not want to wait.

@@ -232,12 +232,7 @@ def exec_flags(job: ScriptSpec, *, tls: bool = False) -> list[str] | None:
 
 
 def own_place(
-    job: ScriptSpec,
-    config: ClusterConfig,
-    environ: Mapping[str, str],
-    *,
-    restarts: bool = False,
-    executes: Sequence[str] | None = None,
+    job: ScriptSpec, config: ClusterConfig, environ: Mapping[str, str], *, restarts: bool = False
 ) -> Place:
     """The place of this machine's task in a job whose other tasks start elsewhere.
 
@@ -245,9 +240,10 @@ def own_place(
       job: what it runs.
       config: the cluster, the task and their source.
       environ: the environment that the task inherits.
-      restarts: whether a launcher may start the task again.
-      executes: as in `Place`.
+      restarts: whether a launcher starts the task, and may start it again. Otherwise this process
+        becomes the task.
     """
+    executes = exec_flags(job) if restarts else None
     by_rank = executes is None and job.cluster_as == HOROVODRUN and config.task.kind.in_cluster
     # TF_CONFIG may have more than the cluster and the task.
     inherits = config.source == "TF_CONFIG" and job.cluster_as == TF_CONFIG

@@ -63,10 +63,9 @@ class RenderedJob(Options):
           by_rank: whether the engine numbers the tasks, and flags give the ranks their types.
         """
         spec = self.spec
-        roles = []
+        options = [f"--strategy={spec.strategy}"]
         for flag, count in spec.counts.rank_flags().items() if by_rank else ():
-            roles.append(f"--{flag}" if flag in task_types.rows() else f"--{flag}={count}")
-        options = [f"--strategy={spec.strategy}", *roles]
+            options.append(f"--{flag}" if flag in task_types.rows() else f"--{flag}={count}")
         if self.foreign:
             return spec.command(executes=options)
         # The engine's machines may have tfdist in another place.

@@ -51,7 +51,7 @@ def plot(
         raise UsageError.choice("--output", os.fspath(picture), FORMATS)
     runs = [Run.of(output_dir) for output_dir in output_dirs]
     panels = panels_of(runs, metrics)
-    drawn = draw(runs, panels, suffix.removeprefix("."), axis=axis or runs[0].axis)
+    drawn = draw(runs, panels, suffix.removeprefix("."), axis or runs[0].axis)
     if drawn is None:
         return False
     write(picture, drawn)
@@ -59,13 +59,7 @@ def plot(
     return True
 
 
-def draw(
-    runs: Sequence[Run],
-    panels: Sequence[str],
-    kind: str,
-    *,
-    axis: Axis = "epoch",
-) -> bytes | None:
+def draw(runs: Sequence[Run], panels: Sequence[str], kind: str, axis: Axis) -> bytes | None:
     """A picture with a panel for each metric; None if matplotlib is not installed, which is logged.
 
     Args:

@@ -150,7 +150,7 @@ def _curves(run: Run) -> str:
     pictures = []
     for panel in curves.panels_of([run]):
         # A picture for each, so that a phone shows one below the other.
-        drawn = curves.draw([run], [panel], "svg", axis=run.axis)
+        drawn = curves.draw([run], [panel], "svg", run.axis)
         if drawn is None:
             return ""
         # Without the XML declaration, which HTML does not have.

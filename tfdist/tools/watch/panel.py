@@ -1,6 +1,6 @@
 """The panel of `tfdist run` on a terminal: a row for each task, and a bar for the training.
 
-table = render(rows, "worker:0", now=time.time(), width=80)      # for rich
+table = render(rows, time.time(), width=80, has_bar=True)      # for rich
 """
 
 from __future__ import annotations
@@ -25,19 +25,16 @@ _COLORS = {TRAINING: "green", RUNNING: "", WAITING: "dim"}
 _BAR_WIDTH, _NARROW = 30, 100
 
 
-def render(
-    rows: Sequence[Row], chief: str, now: float, width: int, *, has_bar: bool = True
-) -> RenderableType:
+def render(rows: Sequence[Row], now: float, width: int, *, has_bar: bool) -> RenderableType:
     """The panel of a job.
 
     Args:
-      rows: the tasks.
-      chief: the name of the first one.
+      rows: the tasks, the chief first.
       now: seconds since 1970.
       width: the columns of the terminal.
       has_bar: whether a bar shows how much of the training is done.
     """
-    cells = [_cells(row, chief, now) for row in rows]
+    cells = [_cells(row, now, is_chief=row is rows[0]) for row in rows]
     widths = _fitting(cells, width)
     # rich's tables take six times as long.
     table = Text("\n", no_wrap=True, overflow="ellipsis", end="\n")
@@ -48,18 +45,16 @@ def render(
         if style:
             begin = table.plain.rindex("\n") + 1 + widths["task"]
             table.stylize(style, begin, begin + widths["does"])
-    first = next((row for row in rows if row.name == chief), None)
-    bar = None
-    if has_bar and first is not None and first.state is not None:
-        bar = _bar(first, first.state, rows, width)
+    state = rows[0].state
+    bar = _bar(rows, state, width) if has_bar and state is not None else None
     return Group(table, *([bar] if bar else []))
 
 
-def _cells(row: Row, chief: str, now: float) -> dict[str, str]:
+def _cells(row: Row, now: float, *, is_chief: bool) -> dict[str, str]:
     state, steps, rate = row.state, row.steps, row.examples_per_second
     has_steps = state is not None and state.last_step and steps is not None
     return {
-        "task": f"{row.name} (chief)" if row.name == chief else row.name,
+        "task": f"{row.name} (chief)" if is_chief else row.name,
         "does": row.doing,
         "step": "" if steps is None else f"{steps:,}",
         "examples/s": "" if rate is None else quantities.rate(rate),
@@ -95,7 +90,7 @@ def _fitting(cells: Sequence[dict[str, str]], width: int) -> dict[str, int]:
     return widths
 
 
-def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> RenderableType | None:
+def _bar(rows: Sequence[Row], state: State, width: int) -> RenderableType | None:
     # Estimators have no epochs.
     if not state.epoch and not state.goal:
         return None
@@ -106,7 +101,7 @@ def _bar(chief: Row, state: State, rows: Sequence[Row], width: int) -> Renderabl
     if not state.goal:
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
     done = state.resumed + state.steps
-    left = _seconds_left(chief, state, done)
+    left = _seconds_left(rows[0], state, done)
     times = [] if left is None else [f"{quantities.duration(left)} left"]
     words = [f"{done / state.goal:4.0%}", *times, f"step {done:,} of {state.goal:,}", *words]
     bar = ProgressBar(

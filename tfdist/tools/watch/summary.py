@@ -1,6 +1,6 @@
 """Summarizes a job that has ended in five lines.
 
-summary = Summary("worker:0", started=time.time())
+summary = Summary(started=time.time())
 summary.saw(rows, seconds)                   # while the job runs
 summary.failed("worker:1 was killed by signal 9 (Killed)")
 print("\\n".join(summary.lines(code=0, now=time.time())))
@@ -22,12 +22,10 @@ class Summary:
     """Collects the facts for the summary of a job.
 
     Args:
-      chief: the name of its first task.
       started: when the job began, in seconds since 1970.
     """
 
-    def __init__(self, chief: str, started: float) -> None:
-        self._chief = chief
+    def __init__(self, started: float) -> None:
         self._started = started
         self._training = 0.0
         self._rate = 0.0
@@ -38,10 +36,10 @@ class Summary:
         """Records what the tasks do at this moment.
 
         Args:
-          rows: the tasks.
+          rows: the tasks, the chief first.
           seconds: since the last moment.
         """
-        state = next((row.state for row in rows if row.name == self._chief), None)
+        state = rows[0].state
         if state is None:
             return
         self._state = state

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 from collections import deque
 from dataclasses import dataclass
-from typing import Protocol
 
 import psutil
 
@@ -55,23 +54,6 @@ class Row:
         return state.resumed + state.steps
 
 
-class Watched(Protocol):
-    """Watches a process that may be started several times."""
-
-    def started(self, pid: int) -> None:
-        """Called when the process has started."""
-
-    def ended(self, how: str) -> None:
-        """Called when the process has ended."""
-
-    def look(self, now: float) -> list[Row]:
-        """The tasks of the process.
-
-        Args:
-          now: seconds since 1970.
-        """
-
-
 def state_after(code: int) -> str:
     """The state of a task in its row after an exit with this code, or -n after signal n."""
     if code == EXIT_PREEMPTED:
@@ -92,7 +74,6 @@ class WatchedTask:
         self._name = name
         self._starts = 0
         self._process: psutil.Process | None = None
-        self._pid = 0
         self._doing = WAITING
         self._state: State | None = None
         self._seen: deque[tuple[float, int]] = deque()
@@ -100,7 +81,7 @@ class WatchedTask:
     def started(self, pid: int) -> None:
         """Called when the task has a new process."""
         self._starts += 1
-        self._pid, self._doing, self._state = pid, RUNNING, None
+        self._doing, self._state = RUNNING, None
         self._seen.clear()
         try:
             self._process = psutil.Process(pid)
@@ -122,7 +103,7 @@ class WatchedTask:
         if self._process is not None:
             try:
                 cpu, memory = self._process.cpu_percent(), self._process.memory_info().rss
-                record = activity.read(self._pid)
+                record = activity.read(self._process.pid)
                 self._state = self._state if record is None else record.state
             except (psutil.Error, OSError):
                 self._process = None

@@ -34,8 +34,16 @@ def process_of(name: str, pid: int = -1, **options: Any) -> Any:
 class Clock:
     now = 100.0
 
-    def __call__(self) -> float:
+    def monotonic(self) -> float:
         return self.now
+
+
+@pytest.fixture
+def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
+    """The clock of `Notices`."""
+    clock = Clock()
+    monkeypatch.setattr("tfdist.tools.launch.notices.time", clock)
+    return clock
 
 
 def workers(port: int, **options: Any) -> tuple[Any, ...]:
@@ -43,11 +51,10 @@ def workers(port: int, **options: Any) -> tuple[Any, ...]:
 
 
 def test_a_job_whose_tasks_do_not_meet_is_told_once(
-    listener: socket.socket, capsys: pytest.CaptureFixture[str]
+    listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = Clock()
     processes = workers(listener.getsockname()[1])
-    notices = Notices(processes, clock)
+    notices = Notices(processes)
     assert notices.look()
     clock.now += 59.0
     assert notices.look()
@@ -62,11 +69,10 @@ def test_a_job_whose_tasks_do_not_meet_is_told_once(
 
 @pytest.mark.parametrize("seconds", [4.0, 6.0])
 def test_the_end_of_a_task_decides(
-    seconds: float, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+    seconds: float, listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = Clock()
     processes = workers(listener.getsockname()[1])
-    notices = Notices(processes, clock)
+    notices = Notices(processes)
     clock.now += seconds
     notices.on_success(processes[0])
     notices.on_success(processes[1])
@@ -75,11 +81,10 @@ def test_the_end_of_a_task_decides(
 
 
 def test_a_task_that_listens_has_joined(
-    listener: socket.socket, capsys: pytest.CaptureFixture[str]
+    listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = Clock()
     processes = workers(listener.getsockname()[1])
-    notices = Notices(processes, clock)
+    notices = Notices(processes)
     listener.listen()
     assert not notices.look()
     clock.now += 100.0
@@ -92,7 +97,7 @@ def test_a_connection_to_the_rendezvous_joins(
 ) -> None:
     port = listener.getsockname()[1]
     processes = tuple(process_of(f"worker:{index}", rendezvous_port=port) for index in (0, 1))
-    notices = Notices(processes, Clock())
+    notices = Notices(processes)
     listener.listen()
     assert notices.look(), "the launcher itself listens"
     with socket.create_connection(("127.0.0.1", port)):
@@ -101,7 +106,7 @@ def test_a_connection_to_the_rendezvous_joins(
 
 def test_a_rendezvous_on_another_machine_joins(listener: socket.socket) -> None:
     port = listener.getsockname()[1]
-    notices = Notices((process_of("worker:1", rendezvous_port=port),), Clock())
+    notices = Notices((process_of("worker:1", rendezvous_port=port),))
     listener.listen()
     client = socket.create_connection(("127.0.0.1", port))
     server, _ = listener.accept()
@@ -113,18 +118,17 @@ def test_a_rendezvous_on_another_machine_joins(listener: socket.socket) -> None:
 
 
 def test_tasks_without_others_are_not_watched() -> None:
-    assert not Notices((process_of("worker:0"),), Clock()).look()
+    assert not Notices((process_of("worker:0"),)).look()
 
 
 @pytest.mark.parametrize("chief", [False, True])
 def test_servers_without_a_chief_that_do_nothing(
-    chief: bool, listener: socket.socket, capsys: pytest.CaptureFixture[str]
+    chief: bool, listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = Clock()
     listener.listen()
     names = ["ps:0", "worker:0", *(["chief:0"] if chief else [])]
     processes = tuple(process_of(name, port=listener.getsockname()[1]) for name in names)
-    notices = Notices(processes, clock)
+    notices = Notices(processes)
     assert notices.look() is not chief
     clock.now += 31.0
     assert not notices.look()
@@ -132,9 +136,8 @@ def test_servers_without_a_chief_that_do_nothing(
 
 
 def test_busy_tasks_are_not_idle(
-    listener: socket.socket, capsys: pytest.CaptureFixture[str]
+    listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    clock = Clock()
     listener.listen()
     command = "import time\nwhile time.process_time() < 1: pass\nprint(); time.sleep(60)"
     with subprocess.Popen(
@@ -142,7 +145,7 @@ def test_busy_tasks_are_not_idle(
     ) as busy:
         assert busy.stdout is not None
         processes = (process_of("ps:0"), process_of("worker:0", busy.pid))
-        notices = Notices(processes, clock)
+        notices = Notices(processes)
         assert notices.look()
         busy.stdout.read(1)
         clock.now += 31.0

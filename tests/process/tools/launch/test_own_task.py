@@ -7,9 +7,9 @@ import pytest
 from tfdist.cluster import Cluster, Task
 from tfdist.cluster.config import ClusterConfig
 from tfdist.coordination.stores.kv_store import RendezvousStore
-from tfdist.tools.launch.become import wait_for_ranks
 from tfdist.tools.launch.local import hold_ports
-from tfdist.tools.launch.task_plan import ScriptSpec, exec_flags, own_place, task_plan
+from tfdist.tools.launch.ranks import wait_for_ranks
+from tfdist.tools.launch.task_plan import ScriptSpec, own_place, task_plan
 
 pytestmark = [pytest.mark.stacks("newest"), pytest.mark.horovod, pytest.mark.timeout(60)]
 
@@ -53,7 +53,7 @@ def test_each_start_of_the_ranks_has_a_rendezvous_of_its_own(
 
 def test_a_launcher_that_restarts_the_rank_starts_tfdist_exec() -> None:
     config = config_of(0, 4001)
-    place = own_place(JOB, config, {}, restarts=True, executes=exec_flags(JOB))
+    place = own_place(JOB, config, {}, restarts=True)
     task = task_plan(JOB, config.cluster, config.task, place)
     flags = ("--strategy=horovod", "--cluster_as=horovodrun", "--startup_timeout=7.0")
     assert task.command == ("python", "-m", "tfdist", "exec", *flags, "train.py")

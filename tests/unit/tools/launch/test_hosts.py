@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import TaskSpec, task_specs
 from tfdist.tools.launch.remote import server
 from tfdist.tools.launch.remote.hosts import hosts_in, hosts_of
-from tfdist.tools.launch.remote.plan import HostPlan, plan
+from tfdist.tools.launch.remote.plan import plan
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -25,15 +25,17 @@ ENVIRON = {"TF_X": "1", "TF_CONFIG": "{}", "HOROVOD_RANK": "3", "HOROVOD_LOG": "
 
 def planned(
     hosts: str, *, tls: bool = False, environ: Mapping[str, str] = ENVIRON, **options: Any
-) -> dict[str, HostPlan]:
+) -> dict[str, dict[str, Any]]:
     job = job_spec(**options)
-    return plan(job, hosts_of(hosts), token="token", environ=environ, tls=tls)
+    return plan(job, hosts_of(hosts), environ=environ, tls=tls)
 
 
-def tasks_of(plan: HostPlan, environ: Mapping[str, str] | None = None) -> dict[str, TaskSpec]:
+def tasks_of(
+    plan: Mapping[str, Any], environ: Mapping[str, str] | None = None
+) -> dict[str, TaskSpec]:
     """The tasks that a host with an environment plans, by name."""
-    there = {**(environ or {}), **plan.variables}
-    found = server.read_plan(json.loads(json.dumps(asdict(plan))), there)
+    there = {**(environ or {}), **plan["variables"]}
+    found = server.read_plan(json.loads(json.dumps(plan)), there)
     return {task.name: replace(task, environment=task.environ(there)) for task in found}
 
 
@@ -41,7 +43,7 @@ def test_the_tasks_fill_the_slots() -> None:
     plans = planned(
         "a,b:2", strategy="parameter_server", ps=3, workers=2, chief=True, evaluator=True
     )
-    names = {host: own.tasks for host, own in plans.items()}
+    names = {host: own["tasks"] for host, own in plans.items()}
     assert names == {
         "a": ["chief:0", "ps:0", "ps:2", "evaluator:0"],
         "b": ["worker:0", "worker:1", "ps:1"],
@@ -58,11 +60,12 @@ def test_the_tasks_fill_the_slots() -> None:
 
 
 def test_a_task_gets_what_changes_tensorflow_and_not_another_place() -> None:
-    plan = planned("a,b", workers=2, cluster_as="flags")["a"]
-    environment = tasks_of(plan)["worker:0"].environment
+    plans = planned("a,b", workers=2, cluster_as="flags")
+    environment = tasks_of(plans["a"])["worker:0"].environment
     assert environment["TF_X"] == "1"
     assert environment["HOROVOD_LOG"] == "a"
-    assert environment["TFDIST_JOB_TOKEN"] == "token"
+    token = environment["TFDIST_JOB_TOKEN"]
+    assert token and token == plans["b"]["variables"]["TFDIST_JOB_TOKEN"]
     assert not {"TF_CONFIG", "HOROVOD_RANK", "HOME"} & {*environment}
 
 

@@ -20,14 +20,14 @@ def row(output: Path, doing: str = TRAINING) -> Row:
 
 
 def test_a_job_that_says_nothing_of_a_training_has_no_summary(tmp_path: Path) -> None:
-    summary = Summary("worker:0", started=100.0)
+    summary = Summary(started=100.0)
     assert summary.lines(0, now=110.0) == []
     summary.saw([Row("worker:0", "running", None, None, 0.0, 0, 1)], 1.0)
     assert summary.lines(0, now=110.0) == []
 
 
 def test_the_lines_tell_of_result_speed_time_files_and_failures(tmp_path: Path) -> None:
-    summary = Summary("worker:0", started=100.0)
+    summary = Summary(started=100.0)
     for doing in (TRAINING, TRAINING, TRAINING, SAVING):
         summary.saw([row(tmp_path, doing)], 2.0)
     for number in range(5):
@@ -45,7 +45,7 @@ def test_the_lines_tell_of_result_speed_time_files_and_failures(tmp_path: Path) 
 def test_the_speed_of_an_estimator_is_in_steps(tmp_path: Path) -> None:
     record = {"step": 300, "time": 109.0, "loss": 0.25, "steps_per_second": 24.6}
     (tmp_path / "metrics.jsonl").write_text(json.dumps(record) + "\n")
-    summary = Summary("chief:0", started=100.0)
+    summary = Summary(started=100.0)
     state = State("chief:0", doing=TRAINING, steps=290, goal=300, output=str(tmp_path))
     summary.saw([Row("chief:0", TRAINING, state, None, 99.0, 10**9, 1)], 1.0)
     assert summary.lines(0, now=110.0)[1] == "speed     25 steps/s; step 300, loss 0.25"
@@ -60,10 +60,10 @@ def test_the_metrics_log_is_more_exact_than_the_last_look(
     earlier = {"step": 400, "time": 50.0, "loss": 3.0, "examples_per_second": 7.0}
     record = {"step": 120, "time": 109.0, "loss": loss, "examples_per_second": 99.0}
     (tmp_path / "metrics.jsonl").write_text(f"{json.dumps(earlier)}\n{json.dumps(record)}\n")
-    summary = Summary("worker:0", started=100.0)
+    summary = Summary(started=100.0)
     summary.saw([row(tmp_path)], 1.0)
     assert summary.lines(0, now=110.0)[1] == (expected or "speed     99 examples/s; step 120")
-    late = Summary("worker:0", started=120.0)
+    late = Summary(started=120.0)
     late.saw([row(tmp_path)], 1.0)
     assert "step 100, loss 0.5" in late.lines(0, now=130.0)[1], "the log is of an earlier job"
 
@@ -72,7 +72,7 @@ def test_the_newest_checkpoint_is_that_with_the_highest_number(tmp_path: Path) -
     for name in ("checkpoints/ckpt-9", "checkpoints/ckpt-10", "checkpoints/ckpt-x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.index").touch()
-    summary = Summary("worker:0", started=100.0)
+    summary = Summary(started=100.0)
     summary.saw([row(tmp_path)], 1.0)
     assert summary.lines(0, now=110.0)[3] == f"saved     checkpoint {tmp_path}/checkpoints/ckpt-10"
     (tmp_path / "model.ckpt-20.index").touch()  # Of an Estimator.

@@ -13,15 +13,13 @@ import os
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, replace
-from functools import partial
+from dataclasses import replace
 from pathlib import Path
 
-from tfdist.coordination.seal import new_token
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
 from tfdist.tools.launch.membership import Membership
-from tfdist.tools.launch.remote.panel_rows import HostTasks, name_on, rows_file
+from tfdist.tools.launch.remote.panel_rows import HostTasks, rows_file
 from tfdist.tools.launch.remote.plan import plan
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
@@ -55,7 +53,7 @@ def run_on_hosts(
     Raises:
       UsageError: there are too few slots.
     """
-    plans = plan(job, hosts, token=new_token(), environ=environ, tls=tls)
+    plans = plan(job, hosts, environ=environ, tls=tls)
     # What every host is told, in addition to its plan.
     common = {
         "directory": os.getcwd(),
@@ -67,20 +65,16 @@ def run_on_hosts(
         tasks = []
         for host, file in files.items():
             file.touch(mode=0o600)
-            file.write_text(json.dumps({**common, **asdict(plans[host])}))
+            file.write_text(json.dumps({**common, **plans[host]}))
             client = (sys.executable, "-m", "tfdist.tools.launch.remote.client", host, str(file))
             tasks.append(TaskSpec(host, (*client, *ssh), {"PYTHONUNBUFFERED": "1"}))
         if has_panel:
             from tfdist.tools.launch.screen import Screen  # It imports rich.
 
-            # The chief is the first task of the first host.
-            host, own = next(iter(plans.items()))
-            make_printer = partial(
-                Screen,
-                chief=name_on(own.tasks[0], host),
-                watch=lambda host: HostTasks(host, rows_file(files[host])),
-            )
-            supervision = replace(supervision, make_printer=make_printer)
+            def watch(host: str) -> HostTasks:
+                return HostTasks(host, rows_file(files[host]))
+
+            supervision = replace(supervision, make_printer=lambda: Screen(watch))
         grace_period = supervision.grace_period + _MARGIN_SECONDS
-        supervision = replace(supervision, preload=(), grace_period=grace_period)
+        supervision = replace(supervision, grace_period=grace_period)
         return Supervisor(Membership(tasks), environ, supervision).run()

@@ -13,7 +13,7 @@ from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 
-from tfdist.coordination.liveness.activity import WAITING, State
+from tfdist.coordination.liveness.activity import State
 from tfdist.process.atomic_file import replacing
 from tfdist.tools.launch.output import Printer
 from tfdist.tools.watch.tasks import RUNNING, Row, WatchedTask, state_after
@@ -60,8 +60,8 @@ def keep_rows(line: bytes, file: Path) -> None:
         temporary.write_bytes(line[len(ROWS_MARK) :])
 
 
-class HostTasks:
-    """The tasks of a host.
+class HostTasks(WatchedTask):
+    """The tasks of a host, of which the launcher sees one task: the connection.
 
     Args:
       host: the host.
@@ -69,26 +69,18 @@ class HostTasks:
     """
 
     def __init__(self, host: str, file: Path) -> None:
-        self._host = host
+        super().__init__(host)
         self._file = file
-        self._starts = 0
-        self._doing = WAITING
 
     def started(self, pid: int) -> None:
-        """The connection has a new process."""
-        self._starts += 1
-        self._doing = RUNNING
+        super().started(pid)
         self._file.unlink(missing_ok=True)
-
-    def ended(self, how: str) -> None:
-        """The process of the connection has ended, and with it the tasks."""
-        self._doing = how
 
     def look(self, now: float) -> list[Row]:
         """The tasks at this moment; one row for the host until it has reported its tasks."""
         rows = self._read()
         if not rows:
-            return [Row(self._host, self._doing, None, None, None, None, self._starts)]
+            return [Row(self._name, self._doing, None, None, None, None, self._starts)]
         if self._doing == RUNNING:
             return rows
         return [
@@ -113,10 +105,5 @@ class HostTasks:
             told = State.of(row.state)
             last = told.last_step and told.last_step - ahead
             state = replace(told, since=told.since - ahead, last_step=last)
-        name = name_on(row.name, self._host)
+        name = f"{row.name} on {self._name}"
         return replace(row, name=name, state=state, starts=row.starts + self._starts - 1)
-
-
-def name_on(task: str, host: str) -> str:
-    """The name of a task's row."""
-    return f"{task} on {host}"

@@ -1,6 +1,6 @@
 """Places the tasks of a job on hosts, and creates a plan for each host.
 
-    plan(job, hosts, token="3f2a", environ=os.environ)
+    plan(job, hosts, environ=os.environ, tls=False)
 
 The chief and the workers fill the slots in the order of the hosts. The ps are on the hosts in turn,
 and a task beside the cluster on the first one.
@@ -10,12 +10,12 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import fields
 from typing import Any
 
 from tfdist.cluster.ports import ports_of
 from tfdist.cluster.task_types import WORKER
-from tfdist.coordination.seal import TOKEN_VARIABLE
+from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
 from tfdist.errors import refuse
 from tfdist.tools.launch.host_discovery import Host
 from tfdist.tools.launch.job_spec import JobSpec
@@ -25,43 +25,25 @@ from tfdist.tools.launch.task_plan import PLACE_VARIABLES, ScriptSpec, exec_flag
 _PASSED = ("TF_", "TFDIST_", "KERAS_", "HOROVOD_", "NCCL_", "OMP_", "PYTHONPATH", "PYTHONHASHSEED")
 
 
-@dataclass(frozen=True)
-class HostPlan:
-    """The message to a host, which plans its tasks from it; see `server.read_plan`.
-
-    Attributes:
-      job: the fields of a `ScriptSpec`.
-      cluster: the addresses by task type.
-      executes: as in `Place`.
-      computing: the names of its tasks that compute in every step.
-      tasks: the names of the tasks to start.
-      variables: what is added to the host's environment.
-    """
-
-    job: Mapping[str, Any]
-    cluster: Mapping[str, Sequence[str]]
-    executes: Sequence[str] | None
-    computing: Sequence[str]
-    tasks: Sequence[str]
-    variables: Mapping[str, str] = field(repr=False)
-
-
 def plan(
-    job: JobSpec,
-    hosts: Sequence[Host],
-    *,
-    token: str,
-    environ: Mapping[str, str],
-    tls: bool = False,
-) -> dict[str, HostPlan]:
+    job: JobSpec, hosts: Sequence[Host], *, environ: Mapping[str, str], tls: bool
+) -> dict[str, dict[str, Any]]:
     """What each host starts; hosts without a task are left out.
 
     Args:
       job: what to run.
       hosts: the hosts and their slots.
-      token: a text that only this job has.
       environ: the environment of the launcher.
       tls: whether the tasks connect to each other over TLS.
+
+    Returns:
+      The message to each host, which plans its tasks from it; see `server.read_plan`:
+        job: the fields of a `ScriptSpec`.
+        cluster: the addresses by task type.
+        executes: as in `Place`.
+        computing: the names of its tasks that compute in every step.
+        tasks: the names of the tasks to start.
+        variables: what is added to the host's environment, with the job's token.
 
     Raises:
       UsageError: there are too few slots.
@@ -75,6 +57,7 @@ def plan(
     names = [host.name for host in hosts]
     others = job.counts.in_cluster - training
     places = slots[:training] + list(itertools.islice(itertools.cycle(names), others))
+    token = new_token()  # Only this job has it.
     ports = ports_of(places, token)
     cluster = job.counts.cluster(f"{h}:{port}" for h, port in zip(places, ports, strict=True))
     at = dict.fromkeys(job.counts.tasks(), names[0])
@@ -86,13 +69,13 @@ def plan(
     }
     compute = job.row.compute_tasks(cluster)
     return {
-        host: HostPlan(
-            job={item.name: getattr(job, item.name) for item in fields(ScriptSpec)},
-            cluster=cluster.jobs(),
-            executes=exec_flags(job, tls=tls),
-            computing=[str(task) for task in compute if at[task] == host],
-            tasks=[str(task) for task, place in at.items() if place == host],
-            variables={**variables, TOKEN_VARIABLE: token},
-        )
+        host: {
+            "job": {item.name: getattr(job, item.name) for item in fields(ScriptSpec)},
+            "cluster": cluster.jobs(),
+            "executes": exec_flags(job, tls=tls),
+            "computing": [str(task) for task in compute if at[task] == host],
+            "tasks": [str(task) for task, place in at.items() if place == host],
+            "variables": {**variables, TOKEN_VARIABLE: token},
+        }
         for host in dict.fromkeys(at.values())
     }

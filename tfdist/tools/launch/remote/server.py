@@ -39,7 +39,7 @@ def read_plan(plan: Mapping[str, Any], environ: Mapping[str, str]) -> list[TaskS
     """The tasks of this host, which divide its cores.
 
     Args:
-      plan: the fields of a `HostPlan`.
+      plan: the message to this host, from `plan.plan`.
       environ: the environment that the tasks inherit.
     """
     job, cluster = ScriptSpec(**plan["job"]), Cluster(**plan["cluster"])

@@ -21,6 +21,7 @@ from typing import NoReturn
 
 from tfdist.cluster import Cluster, Task, host_and_port
 from tfdist.cluster.config import ClusterConfig
+from tfdist.coordination.listening import listen
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import UsageError, refuse
 from tfdist.tools.launch.isolation import isolate
@@ -129,7 +130,8 @@ def _carry(config: ClusterConfig, token: str, channel: socket.socket, ended: int
     peers: dict[bytes, Peer] = {}
     for task, address in addresses.items():
         host, port = host_and_port(config.cluster.address(task))
-        peers[address.packed] = Peer(_name(task), host, port, address.packed)
+        # The name in a certificate must be a valid host name.
+        peers[address.packed] = Peer(f"{task.type}-{task.index}", host, port, address.packed)
     own = peers.pop(addresses[config.task].packed)
     own_contexts = contexts(token, own.name)
     listener = listener_at(own.port)
@@ -148,11 +150,6 @@ def _carry(config: ClusterConfig, token: str, channel: socket.socket, ended: int
         time.sleep(_QUIET_SECONDS / 10)
 
 
-def _name(task: Task) -> str:
-    """The name of a task in its certificate. It must be a valid host name."""
-    return f"{task.type}-{task.index}"
-
-
 def listener_at(port: int) -> socket.socket:
     """A socket that listens on all addresses of the machine.
 
@@ -161,9 +158,7 @@ def listener_at(port: int) -> socket.socket:
     Raises:
       OSError: the port is in use.
     """
-    is_dual = socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if is_dual else socket.AF_INET
     try:
-        return socket.create_server(("", port), family=family, dualstack_ipv6=is_dual, backlog=128)
+        return listen(port, backlog=128)
     except OSError as error:
         raise OSError(f"port {port}: {os.strerror(error.errno or 0)}") from None

@@ -1,19 +1,17 @@
-"""Replaces this process by the script of a task.
+"""Lets the ranks of Horovod, which an engine has started, wait for each other.
 
 if wait_for_ranks(rendezvous, config, timeout=300.0, token=token):
-    become(task.command, {**os.environ, **task.environment})
+    os.execve(sys.executable, task.command, task.environ(os.environ))
 """
 
 from __future__ import annotations
 
 import os
 import signal
-import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
-from typing import NoReturn
 
 from tfdist.cluster.config import ClusterConfig
 from tfdist.coordination.stores.kv_store import RendezvousStore
@@ -23,13 +21,6 @@ from tfdist.tools.launch.spawn import die_with
 
 _POLL_SECONDS = 0.2
 _READY = "ready"
-
-
-def become(command: Sequence[str], environ: Mapping[str, str]) -> NoReturn:
-    """Replaces this process by a command."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    os.execvpe(command[0], list(command), dict(environ))
 
 
 def wait_for_ranks(
