@@ -5,7 +5,6 @@ The strategy trains in one process and multiplies the gradients by `--gradient_s
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from typing import Any
 
@@ -34,10 +33,6 @@ class Scaled(Strategy[ScaledOptions]):
     @property
     def topology(self) -> Topology:
         return Topology(str(self.task), (str(self.task),))
-
-    def scope(self) -> AbstractContextManager[Any]:
-        scope: AbstractContextManager[Any] = self.tf_strategy.scope()
-        return scope
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         apply_gradients = optimizer.apply_gradients

@@ -11,6 +11,7 @@ import pytest
 import tensorflow as tf
 
 import tfdist  # noqa: F401
+from tfdist.compat import replaced
 from tfdist.strategies.parameter_server.steps import keras2
 from tfdist.strategies.replicas import keras2_executions, sync_on_read
 
@@ -73,9 +74,8 @@ def test_a_train_step_of_the_user_may_read_the_results_of_all_replicas(
     layers = [tf.keras.layers.Input([1]), tf.keras.layers.Dense(1)]
     model = Own(layers) if is_own else tf.keras.Sequential(layers)
     model.compile("sgd", "mse")
-    executions = keras2_executions.Executions(model)
-    with executions.fitting():
-        executions.set_steps(2)
+    with replaced.fitting():
+        keras2_executions.Executions(model).set_steps(2)
         model.fit(tf.ones([4, 1]), tf.ones([4, 1]), batch_size=1, verbose=0)
 
     assert int(model.optimizer.iterations) == 4

@@ -135,3 +135,19 @@ def test_nothing_is_computed_for_full_batches() -> None:
     rows = tf.IndexedSlices(tf.ones([1, 2]), tf.constant([3]), tf.constant([4, 2]))
     (half,) = scaled([rows], tf.constant(0.5))
     assert half.values.numpy().tolist() == [[0.5, 0.5]]
+
+
+@pytest.mark.skipif(keras_is_3(), reason="Keras 3 converts no call")
+def test_a_weighed_model_may_have_a_condition_on_a_tensor() -> None:
+    class Conditional(tf.keras.Sequential):
+        def call(self, inputs: tf.Tensor, **options: Any) -> tf.Tensor:
+            if tf.reduce_sum(inputs) > 0.0:
+                inputs = -inputs
+            return super().call(inputs, **options)
+
+    model = Conditional([tf.keras.layers.Dense(1, kernel_initializer="ones")])
+    model.compile("sgd", "mse")
+    keras_denominators.weigh(model, SETTINGS)
+    data = tf.ones([4, 1]), -tf.ones([4, 1])
+    assert model.fit(*data, verbose=0).history["loss"] == [0.0]
+    assert model.evaluate(*data, verbose=0) == 0.0

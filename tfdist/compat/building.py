@@ -61,6 +61,8 @@ def zeros(specs: Any, size: int = 1) -> Any:
       specs: the specifications.
       size: the size of a dimension that is unknown.
     """
-    return tf.nest.map_structure(
-        lambda spec: tf.zeros([known or size for known in spec.shape], spec.dtype), specs
-    )
+
+    def of_spec(spec: tf.TensorSpec) -> tf.Tensor:
+        return tf.zeros([size if known is None else known for known in spec.shape], spec.dtype)
+
+    return tf.nest.map_structure(of_spec, specs)

@@ -11,6 +11,7 @@ units of a full batch, and sends the share with them. A replica without an examp
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from contextvars import ContextVar
@@ -27,7 +28,7 @@ MEAN, SUM = "mean", "sum"
 #: The name of the attribute of a weighed model that has its settings.
 SETTINGS = "_tfdist_denominators"
 
-_said: set[str] = set()
+_log_once = functools.cache(log)
 
 Sums = Callable[[list[Any], list[Any]], Sequence[Any]]
 
@@ -150,9 +151,8 @@ class Step:
 
     def say_once(self, text: str) -> None:
         """Logs a text, once in the life of this process."""
-        if self.settings.says and text not in _said:
-            _said.add(text)
-            log(text)
+        if self.settings.says:
+            _log_once(text)
 
     def _find_share(self) -> tf.Tensor:
         losses = [each for each in self.losses if _is_reachable(each.denominator)]

@@ -9,7 +9,6 @@ check_fit(row, model, tf.__version__)      # raises UsageError
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable
 from typing import Any
 
 from tfdist.compat import keras as keras_compat
@@ -65,7 +64,7 @@ def refusal(tensorflow: str, keras: str) -> str | None:
                 "install 'keras>=3.10', or choose one_device."
             )
         if of_keras < (3, 0):
-            remedy = f"install 'tf_keras=={text_of(release)}.*'"
+            remedy = f"install 'tf_keras=={release[0]}.{release[1]}.*'"
     return f"TensorFlow {tensorflow} with Keras {keras} is untested: {remedy}."
 
 
@@ -81,7 +80,7 @@ def check_fit(strategy: StrategySpec, made_by_keras: Any, tensorflow: str) -> No
       UsageError: it does not.
     """
     try:
-        keras = text_of(keras_compat.keras_version(made_by_keras))
+        keras = keras_compat.keras_of(made_by_keras).__version__
     except TypeError:
         return
     reason = None if strategy.single_replica else refusal(tensorflow, keras)
@@ -141,7 +140,3 @@ def version_of(version: str) -> Version:
     if not match:
         raise ValueError(f"{version!r} is not a version.")
     return int(match[1]), int(match[2])
-
-
-def text_of(version: Iterable[int]) -> str:
-    return ".".join(map(str, version))

@@ -6,7 +6,7 @@ dataset(*train, input_context, batch_size=100, shuffle=True, repeat=True)
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,16 +32,9 @@ _BORDER = 2
 _BATCHES_AHEAD = 2
 
 
-class Examples(NamedTuple):
-    """Images and their labels.
-
-    Attributes:
-      images: uint8 [examples, 28, 28], black 0 to white 255.
-      labels: int64 [examples], 0 to 9.
-    """
-
-    images: np.ndarray
-    labels: np.ndarray
+#: The images, uint8 [examples, 28, 28], black 0 to white 255; and their labels, int64 [examples],
+#: 0 to 9.
+Examples = sources.Split
 
 
 def load(source: str) -> dict[str, Examples]:

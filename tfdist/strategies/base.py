@@ -11,12 +11,11 @@ callbacks that it needs.
         def set_up(self, options): ...           # builds self.tf_strategy
         @property
         def topology(self): ...
-        def scope(self): ...
         def wrap_optimizer(self, optimizer): ...
         def distribute(self, feed): ...
         def prepare(self, model): ...            # may be left out
 
-`set_up`, `topology`, `scope`, `wrap_optimizer` and `distribute` are abstract. The hooks `prepare`,
+`set_up`, `topology`, `wrap_optimizer` and `distribute` are abstract. The hooks `scope`, `prepare`,
 `describe`, `callbacks`, `cluster_metrics`, `states_of_replica`, `sum_of_step`, `gather` and `serve`
 have defaults. A row in `tfdist.config.strategies` names the class and that of its options.
 """
@@ -187,10 +186,6 @@ class Strategy(ABC, Generic[OptionsT]):
         """The numbers of replicas and shards, and this task's place among them."""
 
     @abstractmethod
-    def scope(self) -> AbstractContextManager[Any]:
-        """The scope for creating the model, its optimizer and its metrics."""
-
-    @abstractmethod
     def wrap_optimizer(self, optimizer: Any) -> Any:
         """Makes an optimizer combine the gradients of all replicas.
 
@@ -210,6 +205,10 @@ class Strategy(ABC, Generic[OptionsT]):
         Args:
           feed: `feed.local` is this task's shard, in batches of the per-replica size.
         """
+
+    def scope(self) -> AbstractContextManager[Any]:
+        """The scope for creating the model, its optimizer and its metrics."""
+        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def prepare(self, model: tf.keras.Model) -> None:
         """Prepares a compiled model for its first step: the strategy may build, cut or wrap it.

@@ -21,8 +21,10 @@ class _CentralStorageStrategy(
 ):
     """TensorFlow's strategy, with support for sharded datasets and Keras 3."""
 
-    def __init__(self, *arguments: Any) -> None:
-        super().__init__(*arguments)
+    def __init__(self, devices: list[str]) -> None:
+        if keras_compat.is_keras_3(tf.keras.Model):
+            keras3_central_storage.apply(tf.keras.Model, type(self))
+        super().__init__(devices, "CPU:0")
         # For batch normalization of Keras 2, whose statistics an empty batch would make NaN.
         self.extended.enable_partial_batch_handling = True
 
@@ -58,11 +60,7 @@ class CentralStorage(LocalDevices):
     """
 
     name = "central_storage"
-
-    def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
-        if keras_compat.is_keras_3(tf.keras.Model):
-            keras3_central_storage.apply(tf.keras.Model, _CentralStorageStrategy)
-        return _CentralStorageStrategy(devices, "CPU:0")
+    kind = _CentralStorageStrategy
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         optimizer = super().wrap_optimizer(optimizer)

@@ -95,17 +95,10 @@ class Horovod(Ranks[HorovodGradientOptions]):
           gradients: tensors, `tf.IndexedSlices`, or None.
           variables: their variables.
         """
-
-        def sums(gradients: list[Any], variables: list[Any]) -> list[Any]:
-            sums_of = partial(_sums_of, compression=self.compression)
-            return collective_sparse_gradients.with_small_tables(gradients, variables, sums_of)
-
+        compression = hvd.Compression.fp16 if self.options.gradient_dtype else hvd.Compression.none
+        reduce = partial(_sums_of, compression=compression)
+        sums = partial(collective_sparse_gradients.with_small_tables, reduce=reduce)
         return reduce_weighted(gradients, variables, sums, replicas=hvd.size())
-
-    @property
-    def compression(self) -> Any:
-        """Horovod's compression of gradients, from `--gradient_dtype`."""
-        return hvd.Compression.fp16 if self.options.gradient_dtype else hvd.Compression.none
 
     def prepare(self, model: tf.keras.Model) -> None:
         super().prepare(model)
@@ -113,7 +106,6 @@ class Horovod(Ranks[HorovodGradientOptions]):
             # Keras 3 turns it on by itself on a GPU.
             logging.warning("jit_compile is off: XLA cannot compile the steps of Horovod.")
             model.jit_compile = False
-            model.make_train_function(force=True)
         if self.local:
             return
         synchronized_layers.reduce_over_ranks(model, self.collectives.sum)

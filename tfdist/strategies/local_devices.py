@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import tensorflow as tf
 
 from tfdist.config.strategies.rows import LocalDevicesOptions
@@ -16,18 +18,16 @@ class LocalDevices(Replicas[LocalDevicesOptions]):
     """In-graph replication over the GPUs of one process, or over logical CPU devices.
 
     Attributes:
+      kind: the class of the `tf.distribute.Strategy`; takes the devices, for one replica on each.
       devices: the replicas' devices, such as `GPU:0` or `CPU:0`.
     """
 
+    kind: type[Any]
     devices: list[str]
 
     def build(self, options: LocalDevicesOptions) -> tf.distribute.Strategy:
         self.devices = use_devices(self.settings.num_gpus, options.num_cpu_devices)
-        return self.build_over(self.devices)
-
-    def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
-        """Builds the `tf.distribute.Strategy` with one replica on each device."""
-        raise NotImplementedError
+        return self.kind(self.devices)
 
     @property
     def topology(self) -> Topology:

@@ -20,7 +20,7 @@ from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
 from tfdist.config.strategies.rows import LocalSGDOptions
 from tfdist.strategies.collectives import Collectives
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
+from tfdist.upstream.keras_callback_logs import IgnoresStepLogs
 
 #: The default with an outer momentum, as in DiLoCo. Without a momentum, the default is 1.
 OUTER_LEARNING_RATE = 0.7
@@ -98,7 +98,7 @@ class LocalSGD:
         return self.momentum * velocity + change
 
 
-class Synchronization(tf.keras.callbacks.Callback):
+class Synchronization(IgnoresStepLogs):
     """Averages the weights after each period, before each evaluation, and at the end of an epoch.
 
     Periods start at the beginning of an epoch.
@@ -106,7 +106,6 @@ class Synchronization(tf.keras.callbacks.Callback):
 
     def __init__(self, local: LocalSGD) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._local = local
         self._periods = 0
 

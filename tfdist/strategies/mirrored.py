@@ -17,6 +17,4 @@ class Mirrored(LocalDevices):
     """Synchronous training on the devices of one machine."""
 
     name = "mirrored"
-
-    def build_over(self, devices: list[str]) -> tf.distribute.Strategy:
-        return _MirroredStrategy(devices)
+    kind = _MirroredStrategy

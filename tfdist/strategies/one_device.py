@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -26,9 +25,6 @@ class OneDevice(Strategy[Options]):
     def topology(self) -> Topology:
         own = str(self.task)
         return Topology(own, (own,), is_chief=not self.settings.evaluates)
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return optimizer

@@ -7,8 +7,7 @@ collectives.
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -133,9 +132,6 @@ class Ranks(Strategy[OptionsT]):
 
     def cluster_metrics(self, model: tf.keras.Model, logs: dict[str, float]) -> dict[str, float]:
         return combined_results(model, self.collectives)
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
         if not self._has_empty_batches:

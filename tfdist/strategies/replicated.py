@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -64,9 +63,6 @@ class Replicas(Strategy[OptionsT]):
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
         raise NotImplementedError
-
-    def scope(self) -> AbstractContextManager[Any]:
-        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         if keras_compat.is_keras_3(optimizer):

@@ -11,7 +11,7 @@ of K times the size. Horovod's `backward_passes_per_step` and `accelerate`'s
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 from typing import Any, NamedTuple
 
@@ -19,11 +19,13 @@ import tensorflow as tf
 
 from tfdist.compat import denominators
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.building import zeros
 from tfdist.compat.gradients import scaled, with_shapes
 from tfdist.compat.replaced import replace, replaced
 from tfdist.errors import UsageError
+from tfdist.strategies.optimizer_calls import Update, taking_updates
 from tfdist.strategies.parameter_server.variables.local_reads import reading_once
-from tfdist.upstream import autograph, keras3_optimizer
+from tfdist.upstream import autograph
 
 _FLAG = "--accumulate_steps"
 
@@ -114,7 +116,7 @@ class _Step:
         gradients, log_specs = batch.structured_outputs
         count = -(-self._examples // self._size)
         accumulators = [_accumulator(gradient, count) for gradient in gradients]
-        no_logs = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), log_specs)
+        no_logs = zeros(log_specs)
 
         def body(index: tf.Tensor, sums: Any, logs: Any) -> tuple[tf.Tensor, Any, Any]:
             gradients, logs = batch(index)
@@ -173,26 +175,24 @@ class _Step:
 @contextmanager
 def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
     """Within the block, records the calls of the optimizer in place of making them."""
-    name = "apply" if keras_compat.is_keras_3(optimizer) else "apply_gradients"
-    own = getattr(optimizer, name)
     calls: list[_Call] = []
 
-    @tf.autograph.experimental.do_not_convert
-    def record(gradients: Any, *args: Any, **options: Any) -> Any:
-        given = list(gradients)
-        if name == "apply":
-            variables = keras3_optimizer.variables_of(optimizer, *args, **options)
-            calls.append(_call(given, variables, lambda sums: own(sums, variables)))
-            return optimizer.iterations
-        variables = [variable for _, variable in given]
+    def record(gradients: list[Any], variables: list[Any], update: Update) -> None:
+        gradients = with_shapes(gradients, variables)
+        # Without the weights that have no gradient.
+        places = [place for place, gradient in enumerate(gradients) if gradient is not None]
 
-        def apply(sums: list[Any]) -> Any:
-            return own(zip(sums, variables, strict=True), *args, **options)
+        def update_all(sums: list[Any]) -> Any:
+            found = dict(zip(places, sums, strict=True))
+            return update([found.get(place) for place in range(len(gradients))])
 
-        calls.append(_call([gradient for gradient, _ in given], variables, apply))
-        return optimizer.iterations
+        present = [gradients[place] for place in places]
+        shapes = [*(tf.TensorShape(variables[place].shape) for place in places), tf.TensorShape([])]
+        step = denominators.current()
+        share = None if step is None else step.share()
+        calls.append(_Call(present, shapes, update_all, share))
 
-    with replaced(optimizer, name, record):
+    with replaced(optimizer, *taking_updates(optimizer, record)):
         yield calls
 
 
@@ -207,25 +207,6 @@ def _without_results(model: Any) -> Iterator[list[bool]]:
 
     with replaced(model, "get_metrics_result", no_results):
         yield asked
-
-
-def _call(
-    gradients: Sequence[Any], variables: Sequence[Any], apply: Callable[[list[Any]], Any]
-) -> _Call:
-    """Creates a `_Call` without the weights that have no gradient."""
-    gradients = with_shapes(gradients, variables)
-    places = [place for place, gradient in enumerate(gradients) if gradient is not None]
-
-    def apply_to_all(sums: list[Any]) -> Any:
-        found: list[Any] = [None] * len(gradients)
-        for place, value in zip(places, sums, strict=True):
-            found[place] = value
-        return apply(found)
-
-    shapes = [*(tf.TensorShape(variables[place].shape) for place in places), tf.TensorShape([])]
-    step = denominators.current()
-    share = None if step is None else step.share()
-    return _Call([gradients[place] for place in places], shapes, apply_to_all, share)
 
 
 def _accumulator(gradient: Any, count: tf.Tensor) -> Any:

@@ -11,7 +11,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import isfinite
-from typing import Any
 
 import tensorflow as tf
 
@@ -23,10 +22,8 @@ from tfdist.training.resume import Resume
 from tfdist.training.scalars import scalars
 from tfdist.training.state import TrainingState
 from tfdist.training.step_profile import StepProfile
-from tfdist.training.steps import StepFollower, Steps
+from tfdist.training.steps import Logs, StepFollower, Steps
 from tfdist.training.summaries import Summaries
-
-Logs = dict[str, Any]
 
 
 def standard(

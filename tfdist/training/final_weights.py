@@ -37,8 +37,7 @@ class FinalWeights(Checkpointer):
         return self._saved is not None and self._saved != self._sums()
 
     def _sums(self) -> list[float]:
-        sums: list[float] = self._compute_sums().numpy().tolist()
-        return sums
+        return list(self._compute_sums().numpy())
 
     @functools.cached_property
     def _compute_sums(self) -> Any:

@@ -64,9 +64,9 @@ def fit(
     state.build(model)
     own = callbacks.standard(state, output_dir, keep=keep, save_steps=save_steps)
     validation_data = None if validation is None else state.eval_dataset(validation, batch_size)
-    with replaced.fitting() as fitting:
+    with replaced.fitting():
         short_steps = steps_per_execution.callbacks(
-            fitting, state, model, own_callbacks, save_steps=save_steps, validation=validation_data
+            state, model, own_callbacks, save_steps=save_steps, validation=validation_data
         )
         return model.fit(
             data,

@@ -138,9 +138,9 @@ class TrainingState:
     @property
     def examples_per_update(self) -> int | None:
         """The number of examples of a weight update; None if it is unknown."""
-        if self.data is None or self.data.batch_size is None:
+        if self.data is None or self.data.feed.batch_size is None:
             return None
-        return self.data.batch_size * self.batches_per_update
+        return self.data.feed.batch_size * self.batches_per_update
 
     @property
     def steps(self) -> int:
@@ -241,7 +241,7 @@ class TrainingState:
         self._described = described
         self._make_exact(model)
         if self.accumulate_steps > 1:
-            if self.data is None or self.data.batch_size is None:
+            if self.data is None or self.data.feed.batch_size is None:
                 raise UsageError(
                     "--accumulate_steps",
                     received=f"{self.accumulate_steps}, with data that is not from job.dataset",
@@ -250,7 +250,7 @@ class TrainingState:
                 )
             accumulation.accumulate(
                 model,
-                self.data.batch_size,
+                self.data.feed.batch_size,
                 self.accumulate_steps,
                 reads_once=self.role.spec.shares_variables,
             )
@@ -280,7 +280,7 @@ class TrainingState:
         if not sums_metric_states or topology.averages_weights or not topology.is_synchronous:
             return False
         settings = denominators.Settings(
-            batch_size=self.data.batch_size if self.data else None,
+            batch_size=self.data.feed.batch_size if self.data else None,
             replicas=topology.num_replicas,
             states=functools.partial(self.strategy.states_of_replica, model),
             sums=self.strategy.sum_of_step,

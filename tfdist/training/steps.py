@@ -12,24 +12,18 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import tensorflow as tf
-
 from tfdist.training.state import TrainingState
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
+from tfdist.upstream.keras_callback_logs import IgnoresStepLogs
 
 Logs = dict[str, Any]
 
 
-class StepFollower(tf.keras.callbacks.Callback):
+class StepFollower(IgnoresStepLogs):
     """A callback that `Steps` notifies of the steps; by default, it ignores them.
 
     Where Keras sees the steps, `Steps` calls it before and after each execution of one or several
     steps; elsewhere, only before each request for steps.
     """
-
-    def __init__(self) -> None:
-        super().__init__()
-        ignores_step_logs(self)
 
     def before_steps(self, batch: int) -> None:
         """Called before an execution, whose first step in the epoch is `batch`."""
@@ -46,7 +40,7 @@ class StepFollower(tf.keras.callbacks.Callback):
         """
 
 
-class Steps(tf.keras.callbacks.Callback):
+class Steps(IgnoresStepLogs):
     """Tells other callbacks of the steps of a training.
 
     Args:
@@ -56,7 +50,6 @@ class Steps(tf.keras.callbacks.Callback):
 
     def __init__(self, state: TrainingState, followers: Sequence[StepFollower]) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._known = self._followers = followers
         self._cursor = state.strategy.cursor
         if self._cursor.sees_steps:

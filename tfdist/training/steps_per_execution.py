@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager, ExitStack
-from typing import Any, Protocol
+from typing import Any
 
 import tensorflow as tf
 
@@ -20,7 +19,7 @@ from tfdist.coordination.stores.kv_store import value_of_chief
 from tfdist.errors import log
 from tfdist.strategies.replicas import keras2_executions
 from tfdist.training.state import TrainingState
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
+from tfdist.upstream.keras_callback_logs import IgnoresStepLogs
 
 _EXECUTION_SECONDS = 0.1
 # Longer steps would gain a few percent, and a large model is traced for a minute.
@@ -35,18 +34,7 @@ _UNDECIDED = "not yet"
 _trainings = 0
 
 
-class Executions(Protocol):
-    """Makes a model execute several steps at once."""
-
-    def fitting(self) -> AbstractContextManager[None]:
-        """A context for the training."""
-
-    def set_steps(self, steps: int) -> None:
-        """Sets the number of steps of the next executions."""
-
-
 def callbacks(
-    fitting: ExitStack,
     state: TrainingState,
     model: tf.keras.Model,
     own: Sequence[tf.keras.callbacks.Callback],
@@ -56,8 +44,9 @@ def callbacks(
 ) -> list[tf.keras.callbacks.Callback]:
     """The callback for a call of `fit`; none if each step must be an execution.
 
+    Call it within the `replaced.fitting` of that `fit`, with which the executions end.
+
     Args:
-      fitting: ends after that `fit`, and with it the executions.
       state: knows the strategy and the data.
       model: the compiled model.
       own: the user's callbacks.
@@ -78,14 +67,12 @@ def callbacks(
         from tfdist.strategies.replicas import keras3_executions as module
     if module.is_chosen(model):
         return []
-    executions = module.Executions(model)
-    fitting.enter_context(executions.fitting())
     # Keras 2 refuses a validation of unknown length whose first execution has several steps.
     has_length = validation is None or int(validation.cardinality()) >= 0
     return [
         StepsPerExecution(
             state,
-            executions,
+            module.Executions(model).set_steps,
             save_steps=save_steps,
             on_batches=[type(each).__name__ for each in own if module.acts_on_batches(each)],
             changes_within_epoch=has_length,
@@ -93,12 +80,12 @@ def callbacks(
     ]
 
 
-class StepsPerExecution(tf.keras.callbacks.Callback):
+class StepsPerExecution(IgnoresStepLogs):
     """Chooses the number of steps per execution, the same in all tasks, in the first epoch.
 
     Args:
       state: knows the strategy.
-      executions: of the model.
+      set_steps: sets the number of steps of the next executions of the model.
       save_steps: see `callbacks`.
       on_batches: the names of the callbacks that act on each batch; if there are any, the number
         stays 1, and the chief says so if the steps are short.
@@ -109,7 +96,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def __init__(
         self,
         state: TrainingState,
-        executions: Executions,
+        set_steps: Callable[[int], None],
         *,
         save_steps: int | None = None,
         on_batches: Sequence[str] = (),
@@ -117,9 +104,8 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._state = state
-        self._executions = executions
+        self._set_steps = set_steps
         self._save_steps = save_steps
         self._on_batches = on_batches
         self._changes_within_epoch = changes_within_epoch
@@ -135,7 +121,7 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
         if self._chosen is not None:
             self._use(self._chosen)
-        self._executions.set_steps(self._used)
+        self._set_steps(self._used)
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:
         self._begun = self._clock()
@@ -148,16 +134,16 @@ class StepsPerExecution(tf.keras.callbacks.Callback):
             self._use(self._chosen)
 
     def on_test_begin(self, logs: Any = None) -> None:
-        self._executions.set_steps(1)
+        self._set_steps(1)
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
         # Other callbacks may evaluate the model, or predict with it.
-        self._executions.set_steps(1)
+        self._set_steps(1)
 
     def _use(self, steps: int) -> None:
         if steps != self._used:
             self._used = steps
-            self._executions.set_steps(steps)
+            self._set_steps(steps)
 
     def _measure(self) -> None:
         # The first step is traced in its call.

@@ -28,11 +28,6 @@ class TrainingData:
     workers: Topology | None
 
     @property
-    def batch_size(self) -> int | None:
-        """The number of examples of a per-replica batch; None if it is unknown."""
-        return self.feed.batch_size
-
-    @property
     def is_infinite(self) -> bool:
         """Whether the data is infinite."""
         return self.cardinality == sharding.INFINITE

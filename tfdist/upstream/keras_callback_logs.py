@@ -1,6 +1,6 @@
 """Tells Keras 2 that a callback does not read the logs of a step.
 
-    ignores_step_logs(self)      # in the constructor of the callback
+    class Mine(IgnoresStepLogs): …      # in place of `tf.keras.callbacks.Callback`
 
 Otherwise Keras copies the logs from the device after each step, for callbacks of steps that have no
 use for them, and waits for the step: on a GPU, its next step is not prepared meanwhile; on a CPU,
@@ -10,9 +10,12 @@ with Keras 3 it changes nothing.
 
 from __future__ import annotations
 
-from typing import Any
+import tensorflow as tf
 
 
-def ignores_step_logs(callback: Any) -> None:
-    """Makes Keras pass the logs of a step to this callback without copying them to the host."""
-    callback._supports_tf_logs = True
+class IgnoresStepLogs(tf.keras.callbacks.Callback):
+    """A callback to which Keras passes the logs of a step without copying them to the host."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._supports_tf_logs = True

@@ -60,9 +60,12 @@ def is_weighed(train_step: Any) -> bool:
     return isinstance(train_step, functools.partial) and train_step.func is _call
 
 
-@tf.autograph.experimental.do_not_convert
 def _call(model: Any, own: Callable[[Any], Any], evaluates: bool, data: Any) -> Any:
-    converted = autograph.converted(own)
+    return _in_step(model, autograph.converted(own), evaluates, data)
+
+
+@tf.autograph.experimental.do_not_convert
+def _in_step(model: Any, converted: Callable[[Any], Any], evaluates: bool, data: Any) -> Any:
     for tracker in loss_trackers(model):
         _let_wait(tracker)
     with denominators.step_of(model, data, evaluates=evaluates):

@@ -5,6 +5,7 @@ Keras's own `BackupAndRestore` sets them in the same way.
 
 from __future__ import annotations
 
+from types import SimpleNamespace
 from typing import Any
 
 from tfdist.compat.keras import is_keras_3
@@ -20,17 +21,11 @@ def set_start(model: Any, start: tuple[int, int] | None) -> None:
     """
     if is_keras_3(model):
         model._initial_epoch = start[0] if start else None
-    else:
-        model._training_state = _StartingPoint(start) if start else None
+        return
 
+    def first(steps_per_epoch: int | None, epoch: int, mode: Any) -> tuple[int, int]:
+        return max(start or (0, 0), (epoch, 0))
 
-class _StartingPoint:
-    """The object that Keras 2's `fit` asks for its first epoch and step."""
-
-    def __init__(self, start: tuple[int, int]) -> None:
-        self._start = start
-
-    def maybe_load_initial_counters_from_ckpt(
-        self, steps_per_epoch: int | None, initial_epoch: int, mode: Any
-    ) -> tuple[int, int]:
-        return max(self._start, (initial_epoch, 0))
+    # The object that Keras 2's `fit` asks for its first epoch and step.
+    state = SimpleNamespace(maybe_load_initial_counters_from_ckpt=first)
+    model._training_state = state if start else None

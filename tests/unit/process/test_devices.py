@@ -140,7 +140,7 @@ def test_one_process_trains_on_all_its_gpus(
         built.append(devices)
         return tf.distribute.get_strategy()
 
-    monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored.build_over", build)
+    monkeypatch.setattr("tfdist.strategies.mirrored.Mirrored.kind", build)
 
     job = tfdist.entry.create_of(EstimatorJob, JobFlags.of(num_gpus=2), {})
 

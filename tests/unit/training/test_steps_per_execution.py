@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -14,6 +13,7 @@ import tensorflow as tf
 
 import tfdist.entry
 from tests.conftest import TinyTraining, keras_is_3
+from tfdist.compat import replaced
 from tfdist.config.flags import JobFlags
 from tfdist.training import steps_per_execution
 from tfdist.training.steps_per_execution import StepsPerExecution
@@ -203,9 +203,9 @@ def test_a_later_fit_of_the_model_makes_single_steps(
 
 def test_keras_3_10_keeps_single_steps(tiny: TinyTraining, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(steps_per_execution.keras_compat, "keras_version", lambda _: (3, 10))
-    with ExitStack() as fitting:
+    with replaced.fitting():
         state, model = tiny.job()._state, tiny.model()
-        assert steps_per_execution.callbacks(fitting, state, model, [], save_steps=None) == []
+        assert steps_per_execution.callbacks(state, model, [], save_steps=None) == []
 
 
 @pytest.mark.horovod
@@ -213,9 +213,9 @@ def test_local_sgd_averages_between_steps(tiny: TinyTraining) -> None:
     for period, expected in ((None, 1), (2, 0)):
         flags = JobFlags.of(strategy="horovod", sync_period=period)
         state = tfdist.entry.create(flags, {})._state
-        with ExitStack() as fitting:
+        with replaced.fitting():
             model = tiny.model()
-            found = steps_per_execution.callbacks(fitting, state, model, [], save_steps=None)
+            found = steps_per_execution.callbacks(state, model, [], save_steps=None)
             assert len(found) == expected
 
 

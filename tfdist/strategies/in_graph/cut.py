@@ -18,16 +18,11 @@ def cut(costs: Sequence[float], stages: int) -> list[int]:
 
     Args:
       costs: the cost of each item, at least 0, in any one unit: seconds, parameters, bytes.
-      stages: the number of stages.
+      stages: the number of stages, from 1 to that of the items.
 
     Returns:
       The stage of each item, ascending from 0. Each stage has at least one item.
-
-    Raises:
-      ValueError: there are fewer items than stages, or no stage.
     """
-    if not 1 <= stages <= len(costs):
-        raise ValueError(f"{len(costs)} items cannot be cut into {stages} stages.")
     cost_before = [0, *accumulate(costs)]
 
     @functools.cache

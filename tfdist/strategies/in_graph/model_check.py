@@ -45,9 +45,10 @@ def check_model(model: Any, inputs: Any, *, recompute: bool = False) -> None:
     batch = specs[0].shape[0] if specs[0].shape.rank else None
     for output in outputs:
         if not _has_batch(output, batch):
+            described = output.shape if isinstance(output, tf.Tensor) else repr(output)
             raise UsageError(
                 "model",
-                received=f"{model.name}, with the output {_described(output)}",
+                received=f"{model.name}, with the output {described}",
                 accepted="outputs with one row for each example, under in_graph",
                 remedy="Return tensors whose first dimension is that of the batch.",
             )
@@ -72,7 +73,3 @@ def _has_batch(output: Any, batch: int | None) -> bool:
         return False
     shape = output.shape
     return shape.rank is None or (shape.rank > 0 and shape[0] in (None, batch))
-
-
-def _described(output: Any) -> str:
-    return str(output.shape) if isinstance(output, tf.Tensor) else f"{output!r}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -36,19 +36,6 @@ class Replica:
     weights: Sequence[tf.Tensor]
 
 
-@dataclass
-class _Part:
-    """A part of a batch on its way through a replica.
-
-    Attributes:
-      lanes: the stages of the replica.
-      results: for each stage that the part has reached, the outputs of the last layer run there.
-    """
-
-    lanes: Sequence[Lane]
-    results: dict[int, list[tf.Tensor]] = field(default_factory=dict)
-
-
 class Pipeline:
     """Runs each layer of a model on the device of its stage, by wrapping the calls of layers.
 
@@ -66,7 +53,10 @@ class Pipeline:
         self.grid = grid
         self.weights = weights
         self.options = options
-        self._part: _Part | None = None
+        # The replica of the part of a batch that is called; and for each stage that the part has
+        # reached, the outputs of the last layer that was run there.
+        self._replica: Replica | None = None
+        self._results: dict[int, list[tf.Tensor]] = {}
 
     def call_of_layer(self, call: Callable[..., Any], stage: int) -> Callable[..., Any]:
         """Wraps the method `call` of a layer."""
@@ -82,12 +72,12 @@ class Pipeline:
         with ExitStack() as stack:
             variables = [variable for variable, _ in self.weights]
             stack.enter_context(reading(zip(variables, replica.weights, strict=True)))
-            self._part = part = _Part(replica.lanes)
-            stack.callback(setattr, self, "_part", None)
+            self._replica, self._results = replica, {}
+            stack.callback(setattr, self, "_replica", None)
             ranks = {lane.device: stage for stage, lane in enumerate(replica.lanes)}
             stack.enter_context(tf.compat.v1.device(following_inputs(ranks)))
             yield
-        for stage, results in part.results.items():
+        for stage, results in self._results.items():
             replica.lanes[stage].end(results)
 
     @tf.autograph.experimental.do_not_convert
@@ -98,14 +88,14 @@ class Pipeline:
         args: tuple[Any, ...],
         kwargs: Mapping[str, Any],
     ) -> Any:
-        part = self._part
-        if part is None:
+        if self._replica is None:
             return call(*args, **kwargs)
-        if stage not in part.results:
-            args, kwargs = _begun((args, kwargs), part.lanes[stage], part.lanes)
-        with tf.device(part.lanes[stage].device):
+        stages = self._replica.lanes
+        if stage not in self._results:
+            args, kwargs = _begun((args, kwargs), stages[stage], stages)
+        with tf.device(stages[stage].device):
             outputs = call(*args, **kwargs)
-        part.results[stage] = _tensors(outputs)
+        self._results[stage] = _tensors(outputs)
         return outputs
 
 

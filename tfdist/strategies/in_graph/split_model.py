@@ -63,7 +63,6 @@ class SplitModel:
             ),
         ]
         self._replaced = ExitStack()
-        self._is_applied = False
 
     def is_of(self, model: Any) -> bool:
         """Whether `model` is the split model, with the same trainable variables as before."""
@@ -74,12 +73,12 @@ class SplitModel:
 
         The variables stay on the workers after that.
         """
-        if self._is_applied:
+        _, split_call = self._calls[0]
+        if vars(self.model).get("call") is split_call:
             return
-        at_end(self._end)
+        at_end(self._replaced.close)
         replace(self.model, "train_step", self._train_step(self.model.train_step))
         self._replace()
-        self._is_applied = True
 
     @contextmanager
     def undone(self) -> Iterator[None]:
@@ -89,10 +88,6 @@ class SplitModel:
             yield
         finally:
             self._replace()
-
-    def _end(self) -> None:
-        self._replaced.close()
-        self._is_applied = False
 
     def _replace(self) -> None:
         for made_by_keras, call in self._calls:

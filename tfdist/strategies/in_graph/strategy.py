@@ -28,7 +28,7 @@ from tfdist.strategies.in_graph.split_model import SplitModel
 from tfdist.strategies.in_graph.stages import stages_of
 from tfdist.strategies.in_graph.variables import spread
 from tfdist.strategies.keras2_gradients import reduce_gradients
-from tfdist.upstream.keras_callback_logs import ignores_step_logs
+from tfdist.upstream.keras_callback_logs import IgnoresStepLogs
 
 
 class _Checkpointing(Checkpointing):
@@ -49,12 +49,11 @@ class _Checkpointing(Checkpointing):
         return nullcontext() if split_model is None else split_model.undone()
 
 
-class _SplitEvaluation(tf.keras.callbacks.Callback):
+class _SplitEvaluation(IgnoresStepLogs):
     """Evaluates a trained model on the workers, also after its `fit`."""
 
     def __init__(self, strategy: InGraph) -> None:
         super().__init__()
-        ignores_step_logs(self)
         self._strategy = strategy
 
     def on_test_begin(self, logs: dict[str, Any] | None = None) -> None:

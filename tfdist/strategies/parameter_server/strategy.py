@@ -8,11 +8,9 @@ coordinates and serves in one process.
 
 from __future__ import annotations
 
-import socket
 from collections.abc import Callable, Sequence
-from contextlib import AbstractContextManager
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import tensorflow as tf
 
@@ -21,6 +19,7 @@ from tfdist.cluster.task_types import CHIEF
 from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
 from tfdist.config.strategies.rows import ParameterServerOptions
+from tfdist.coordination import listening
 from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
@@ -142,9 +141,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             is_synchronous=self._replicas is not None,
         )
 
-    def scope(self) -> AbstractContextManager[Any]:
-        return cast(AbstractContextManager[Any], self.tf_strategy.scope())
-
     def wrap_optimizer(self, optimizer: Any) -> Any:
         return self._synchronous.recorder.wrap(optimizer) if self._synchronous else optimizer
 
@@ -184,7 +180,8 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         jobs = self.cluster.jobs(in_tensorflow=True)
         if not self.cluster.chief:
             host, _ = host_and_port(self.cluster.address(self.task))
-            jobs[CHIEF] = [f"{host}:{_free_port()}"]
+            with listening.listen() as free:
+                jobs[CHIEF] = [f"{host}:{free.getsockname()[1]}"]
         is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
@@ -234,8 +231,3 @@ def _call(task: Task, coordinator: EpochCoordinator) -> bool:
     with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
         tf.identity(0).numpy()
     return True
-
-
-def _free_port() -> int:
-    with socket.create_server(("", 0)) as probe:
-        return int(probe.getsockname()[1])

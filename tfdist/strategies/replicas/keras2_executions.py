@@ -1,7 +1,7 @@
 """Changes the number of steps per execution of a Keras 2 model during a training.
 
-    executions = Executions(model)
-    with executions.fitting():
+    with replaced.fitting():
+        executions = Executions(model)
         model.fit(…)         # a callback calls executions.set_steps
 
 Keras 2 has a variable for the number, but makes another train function for several steps, and each
@@ -10,13 +10,12 @@ of these steps computes the results of metrics over all replicas.
 
 from __future__ import annotations
 
-import contextlib
-from collections.abc import Iterator
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import at_end, replace
 from tfdist.strategies.replicas import sync_on_read
 from tfdist.upstream import keras_denominators
 
@@ -24,17 +23,14 @@ from tfdist.upstream import keras_denominators
 class Executions:
     """Sets the number of steps per execution of a compiled model that does not run eagerly.
 
+    It does so until the training that has begun (`tfdist.compat.replaced`) ends.
+
     Only the last step of an execution computes the results of metrics over all replicas, which
     nothing else reads.
     """
 
     def __init__(self, model: tf.keras.Model) -> None:
         self._model = model
-
-    @contextlib.contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Applies this object to the `fit` that is called in the block."""
-        model = self._model
         make = model.make_train_function
 
         def make_train_function(force: bool = False) -> Any:
@@ -46,13 +42,9 @@ class Executions:
                 model._steps_per_execution.assign(steps)
             return model.train_function
 
-        model.train_function = None
-        try:
-            with replaced(model, "make_train_function", make_train_function):
-                yield
-        finally:
-            model.train_function = None
-            self.set_steps(1)
+        replace(model, "make_train_function", make_train_function)
+        replace(model, "train_function", None)
+        at_end(partial(self.set_steps, 1))
 
     def set_steps(self, steps: int) -> None:
         """Sets the number of steps of the next executions; Keras makes the last one shorter."""

@@ -1,7 +1,7 @@
 """Changes the number of steps per execution of a Keras 3 model during a training.
 
-    executions = Executions(model)
-    with executions.fitting():
+    with replaced.fitting():
+        executions = Executions(model)
         model.fit(…)         # a callback calls executions.set_steps
 
 Keras 3 reads `steps_per_execution` once, before it calls the callbacks of a training, and has a
@@ -11,7 +11,6 @@ Here, an execution never has more steps than the epoch, so that its loop needs n
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from collections.abc import Iterator
 from typing import Any
@@ -20,25 +19,23 @@ import keras
 import tensorflow as tf
 from keras.src.backend.tensorflow import trainer
 
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import at_end, replace
 
 # The executions of the training whose iterator Keras makes next.
 _next: list[Executions] = []
 
 
 class Executions:
-    """Sets the number of steps per execution of a compiled model that does not run eagerly."""
+    """Sets the number of steps per execution of a compiled model that does not run eagerly.
+
+    It does so until the training that has begun (`tfdist.compat.replaced`) ends.
+    """
 
     def __init__(self, model: Any) -> None:
         self._model = model
         self._steps = 1
         # The steps of the execution that has begun.
         self._begun = 1
-
-    @contextlib.contextmanager
-    def fitting(self) -> Iterator[None]:
-        """Applies this object to the `fit` that is called in the block."""
-        model = self._model
         make = model.make_train_function
 
         def make_train_function(force: bool = False) -> None:
@@ -48,13 +45,9 @@ class Executions:
 
         _apply()
         _next.append(self)
-        model.train_function = None
-        try:
-            with replaced(model, "make_train_function", make_train_function):
-                yield
-        finally:
-            _next.clear()
-            model.train_function = None
+        at_end(_next.clear)
+        replace(model, "make_train_function", make_train_function)
+        replace(model, "train_function", None)
 
     def set_steps(self, steps: int) -> None:
         """Sets the number of steps of the next executions; the last one of an epoch has fewer."""

@@ -27,6 +27,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.values import SyncOnReadVariable
 
 from tfdist.compat import keras as keras_compat
+from tfdist.upstream.wrapped_variables import innermost
 from tfdist.upstream.wrapping import apply_wrapper
 
 _OPERATIONS = {tf.VariableAggregation.MEAN: "MEAN", tf.VariableAggregation.SUM: "SUM"}
@@ -47,7 +48,7 @@ def on_read_variables(model: tf.keras.Model) -> list[tf.Variable]:
     """The sync-on-read variables of a model and of the objects that it tracks, such as metrics."""
     tracked = tf.train.TrackableView(model).descendants()
     on_read = filter(is_on_read, [*keras_compat.as_tensorflow(model.variables), *tracked])
-    return list({id(each): each for each in map(without_wrapper, on_read)}.values())
+    return list({id(each): each for each in map(innermost, on_read)}.values())
 
 
 @contextmanager
@@ -63,7 +64,7 @@ def read_at_once(
       strategy: the strategy of the variables.
       variables: variables of any kind; only means and sums over the replicas are affected.
     """
-    reduced = [without_wrapper(variable) for variable in variables if _is_reduced(variable)]
+    reduced = [innermost(variable) for variable in variables if _is_reduced(variable)]
     try:
         if reduced:
             _reduce_at_once(strategy, reduced)
@@ -79,7 +80,7 @@ def set_to_averages(strategy: tf.distribute.Strategy, variables: Iterable[tf.Var
         variable for variable in variables if variable.aggregation == tf.VariableAggregation.MEAN
     ]
     with read_at_once(strategy, means):
-        for variable in map(without_wrapper, means):
+        for variable in map(innermost, means):
             for part in variable.values:
                 part.assign(_values[id(variable)])
 
@@ -116,7 +117,7 @@ def _reduced_metrics(results: Callable[[Any], Any], model: Any) -> Any:
         return results(model)
     shapes = [
         (each, each.shape)
-        for each in map(without_wrapper, filter(_is_reduced, keras_compat.metric_variables(model)))
+        for each in map(innermost, filter(_is_reduced, keras_compat.metric_variables(model)))
         if each.shape.is_fully_defined()
     ]
     try:
@@ -141,22 +142,6 @@ def _is_reduced(variable: Any) -> bool:
     return is_on_read(variable) and variable.aggregation in _OPERATIONS
 
 
-def without_wrapper(variable: Any) -> Any:
-    """The variable inside a Keras 2 wrapper for mixed precision; otherwise the variable itself."""
-    # Other attributes of the wrapper come from the value over the replicas.
-    return vars(variable).get("_variable", variable)
-
-
-def _shape(variable: SyncOnReadVariable) -> tf.TensorShape:
-    is_static = variable.shape.is_fully_defined()
-    return variable.shape if is_static else variable.values[0].read_value().shape
-
-
-def _kind(variable: tf.Variable) -> tuple[str, str]:
-    """The key of variables that are reduced together."""
-    return _OPERATIONS[variable.aggregation], variable.dtype.name
-
-
 def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> None:
     global _packed
     if list(map(id, variables)) != list(map(id, _packed[0])):
@@ -166,7 +151,7 @@ def _reduce_at_once(strategy: tf.distribute.Strategy, variables: list[tf.Variabl
 
 def _reducing(strategy: tf.distribute.Strategy, variables: list[tf.Variable]) -> Any:
     """A function that returns the reduced values."""
-    shapes = [(variable, _shape(variable)) for variable in variables]
+    shapes = [(variable, variable.values[0].read_value().shape) for variable in variables]
 
     def in_replica() -> list[tf.Tensor]:
         values = _reduced_in_replica(tf.distribute.get_replica_context(), shapes)
@@ -184,7 +169,8 @@ def _reduced_in_replica(
     """The reduced values by the variable's id; reduces one vector for each kind."""
     kinds: dict[tuple[str, str], list[tuple[tf.Variable, tf.TensorShape]]] = {}
     for variable, shape in shapes:
-        kinds.setdefault(_kind(variable), []).append((variable, shape))
+        kind = _OPERATIONS[variable.aggregation], variable.dtype.name
+        kinds.setdefault(kind, []).append((variable, shape))
     values: dict[int, tf.Tensor] = {}
     # In the same order in all tasks.
     for operation, dtype in sorted(kinds):

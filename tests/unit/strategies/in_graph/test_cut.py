@@ -53,9 +53,3 @@ def test_no_other_cut_is_better(data: st.DataObject, costs: list[int]) -> None:
     assert found == sorted(found)
     assert set(found) == set(range(stages))
     assert greatest(costs, found) == least_greatest(costs, stages)
-
-
-@pytest.mark.parametrize(("costs", "stages"), [([], 1), ([1, 2], 3), ([1, 2], 0)])
-def test_more_stages_than_items_are_refused(costs: list[float], stages: int) -> None:
-    with pytest.raises(ValueError, match=f"{len(costs)} items cannot be cut into {stages} stages"):
-        cut(costs, stages)

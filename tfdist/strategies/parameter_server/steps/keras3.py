@@ -14,9 +14,9 @@ Keras 3 does not know coordinators and would run each step in the chief (`fit` i
 
 from __future__ import annotations
 
-import functools
 import inspect
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import keras
@@ -25,6 +25,7 @@ from keras.src.backend.tensorflow import trainer
 
 from tfdist.compat import checks
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.replaced import replaced
 from tfdist.data.sharding import shards_of
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
@@ -32,6 +33,7 @@ from tfdist.strategies.parameter_server.steps.epoch import Epoch
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.upstream.keras3_assign_add import add_in_one_operation
+from tfdist.upstream.wrapping import apply_wrapper
 
 
 def check(model: Any) -> None:
@@ -112,53 +114,38 @@ class _Steps:
         return iterator.live_logs()
 
 
-def _makes_steps(make: Callable[..., None], function: str, step: str) -> Callable[..., None]:
-    """Wraps `make_train_function` or `make_test_function` to create `_Steps` where needed."""
-
-    @functools.wraps(make)
-    def call(model: Any, force: bool = False) -> None:
-        make(model, force)
-        own = getattr(model, function)
-        if _is_coordinated(model.distribute_strategy) and not isinstance(own, _Steps):
-            check(model)
-            setattr(model, function, _Steps(model, getattr(model, step), own))
-
-    return call
+def _make_steps(kind: str, make: Callable[..., None], model: Any, force: bool = False) -> None:
+    """Replaces `make_train_function` or `make_test_function` to create `_Steps` where needed."""
+    make(model, force)
+    function, step = f"{kind}_function", f"{kind}_step"
+    own = getattr(model, function)
+    if _is_coordinated(model.distribute_strategy) and not isinstance(own, _Steps):
+        check(model)
+        setattr(model, function, _Steps(model, getattr(model, step), own))
 
 
-def _predicts_here(predict: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `predict` to run in the chief."""
-
-    @functools.wraps(predict)
-    def call(model: Any, *args: Any, **kwargs: Any) -> Any:
-        strategy = model.distribute_strategy
-        if not _is_coordinated(strategy):
-            return predict(model, *args, **kwargs)
-        check_prediction_data(args[0] if args else kwargs.get("x"))
-        model._distribute_strategy = None
-        try:
-            return predict(model, *args, **kwargs)
-        finally:
-            model._distribute_strategy = strategy
-
-    return call
+def _predict(
+    predict: Callable[..., Any], model: Any, x: Any = None, *args: Any, **options: Any
+) -> Any:
+    """Replaces `predict` to run in the chief."""
+    if not _is_coordinated(model.distribute_strategy):
+        return predict(model, x, *args, **options)
+    check_prediction_data(x)
+    with replaced(model, "_distribute_strategy", None):
+        return predict(model, x, *args, **options)
 
 
-def _shows_steps(end: Callable[..., None]) -> Callable[[Any, int, Any], None]:
-    """Wraps `ProgbarLogger.on_epoch_end` to show the number of steps made, not of those requested.
+def _show_steps(end: Callable[..., None], bar: Any, epoch: int, logs: Any = None) -> None:
+    """Replaces `ProgbarLogger.on_epoch_end` to show the number of steps made, not of those
+    requested.
 
     Until the data has ended once, Keras requests more steps than are made.
     """
-
-    @functools.wraps(end)
-    def call(bar: Any, epoch: int, logs: Any = None) -> None:
-        strategy = bar.model.distribute_strategy
-        if bar.target is None and _is_coordinated(strategy):
-            training_epoch = EpochCoordinator(strategy).training_epoch
-            bar.seen = 0 if training_epoch is None else training_epoch.steps_so_far()
-        end(bar, epoch, logs)
-
-    return call
+    strategy = bar.model.distribute_strategy
+    if bar.target is None and _is_coordinated(strategy):
+        training_epoch = EpochCoordinator(strategy).training_epoch
+        bar.seen = 0 if training_epoch is None else training_epoch.steps_so_far()
+    end(bar, epoch, logs)
 
 
 class _EpochIterator(trainer.TFEpochIterator):
@@ -188,15 +175,10 @@ def _is_coordinated(strategy: Any) -> bool:
     return isinstance(strategy, PassesShards)
 
 
-@functools.cache
 def apply() -> None:
     """Patches Keras 3 to train models under `PassesShards`."""
-    model = keras.Model
-    model.make_train_function = _makes_steps(
-        model.make_train_function, "train_function", "train_step"
-    )
-    model.make_test_function = _makes_steps(model.make_test_function, "test_function", "test_step")
-    model.predict = _predicts_here(model.predict)
-    bar = keras.callbacks.ProgbarLogger
-    bar.on_epoch_end = _shows_steps(bar.on_epoch_end)
+    for kind in ("train", "test"):
+        apply_wrapper(keras.Model, f"make_{kind}_function", partial(_make_steps, kind))
+    apply_wrapper(keras.Model, "predict", _predict)
+    apply_wrapper(keras.callbacks.ProgbarLogger, "on_epoch_end", _show_steps)
     trainer.TFEpochIterator = _EpochIterator

@@ -16,6 +16,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.compat.building import zeros
 from tfdist.errors import log
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
@@ -140,7 +141,7 @@ def _gradients(
         _, *values = tf.while_loop(
             lambda has_data, *_: has_data,
             with_data,
-            [had_data, *map(_zeros, specs)],
+            [had_data, *zeros(specs, size=0)],
             [tf.TensorShape([]), *(spec.shape for spec in specs)],
             parallel_iterations=1,
         )
@@ -150,10 +151,6 @@ def _gradients(
     concrete = gradients.get_concrete_function(iterator_spec)
     found[-1].check()
     return concrete, found[-1]
-
-
-def _zeros(spec: tf.TensorSpec) -> tf.Tensor:
-    return tf.zeros([0 if size is None else size for size in spec.shape], spec.dtype)
 
 
 def _apply(strategy: Any, recorded: Recorded, contribution: Sequence[tf.Tensor], count: int) -> Any:

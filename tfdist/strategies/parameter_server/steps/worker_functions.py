@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from tfdist.compat.building import zeros
 from tfdist.strategies.parameter_server.steps.timing import Seconds
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
@@ -70,7 +71,7 @@ class Execution:
         # Traced before the loop, because the loop needs the types of the logs.
         step = self._traced_step(first.element_spec)
         self._logs, _ = step.structured_outputs
-        no_logs = tf.nest.map_structure(lambda spec: tf.zeros(spec.shape, spec.dtype), self._logs)
+        no_logs = zeros(self._logs)
 
         def goes_on(made: tf.Tensor, batch: Any, *_: Any) -> tf.Tensor:
             return tf.logical_and(made < limit, batch.has_value())

@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replace
+from tfdist.strategies.optimizer_calls import Update, taking_updates
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.recorded_changes import recorded_changes
-from tfdist.upstream import keras3_optimizer
 
 
 class Recorder:
@@ -35,30 +35,15 @@ class Recorder:
         Args:
           optimizer: a Keras optimizer; changed in place and returned.
         """
-        _apply_where_weights_are(optimizer)
-        is_keras_3 = keras_compat.is_keras_3(optimizer)
-        # In Keras 3, `apply_gradients` calls `apply`.
-        name = "apply" if is_keras_3 else "apply_gradients"
-        apply = getattr(optimizer, name)
 
-        @tf.autograph.experimental.do_not_convert
-        def record(given: Iterable[Any], *args: Any, **options: Any) -> Any:
-            given = list(given)
+        def take(gradients: list[Any], variables: list[Any], update: Update) -> None:
             if self._recorded is None:
-                return apply(given, *args, **options)
-            if is_keras_3:
-                variables = keras3_optimizer.variables_of(optimizer, *args, **options)
-                self._recorded.add(lambda means: apply(means, variables), given, variables)
+                update(gradients)
             else:
-                gradients, variables = [pair[0] for pair in given], [pair[1] for pair in given]
-                self._recorded.add(
-                    lambda means: apply(zip(means, variables, strict=True), *args, **options),
-                    gradients,
-                    variables,
-                )
-            return optimizer.iterations
+                self._recorded.add(update, gradients, variables)
 
-        replace(optimizer, name, record)
+        _apply_where_weights_are(optimizer)
+        replace(optimizer, *taking_updates(optimizer, take))
         return optimizer
 
     @contextmanager

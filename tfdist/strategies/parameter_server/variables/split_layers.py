@@ -15,8 +15,8 @@ part by part. All other layers, and subclasses of these two, keep their variable
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Callable, Sequence
+from functools import partial, reduce
 from itertools import accumulate, pairwise
 from typing import Any
 
@@ -26,6 +26,7 @@ import tensorflow as tf
 
 from tfdist.errors import UsageError
 from tfdist.strategies.parameter_server.variables.part_initializers import part_initializer
+from tfdist.upstream.wrapping import apply_wrapper
 
 # The layers that can use a variable in parts, and the name of that variable.
 _SPLIT = {keras.layers.Embedding: "embeddings", keras.layers.Dense: "kernel"}
@@ -93,32 +94,27 @@ def offsets_of(rows: int, parts: int) -> list[int]:
     return [0, *accumulate(sizes)]
 
 
-def _splits(add_weight: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps `add_weight` to return a `SplitVariable` for a large table or kernel."""
-
-    @functools.wraps(add_weight)
-    def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-        count = _parts_of(layer, kwargs) if not args else 1
-        if count == 1:
-            return add_weight(layer, *args, **kwargs)
-        shape, name = tuple(kwargs["shape"]), kwargs["name"]
-        initializer = keras.initializers.get(kwargs["initializer"])
-        offsets = offsets_of(shape[0], count)
-        parts = []
-        for part, (begin, end) in enumerate(pairwise(offsets)):
-            own = {
-                "shape": (end - begin, *shape[1:]),
-                "initializer": part_initializer(initializer, shape, begin),
-                "name": f"{name}_part_{part}",
-            }
-            parts.append(add_weight(layer, **{**kwargs, **own}))
-        split = SplitVariable(parts, offsets)
-        object.__setattr__(layer, _ATTRIBUTE, split)
-        split.put_together()
-        tf.distribute.get_strategy().split_variables.add(split)
-        return split
-
-    return call
+def _add_weight(add_weight: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any) -> Any:
+    """Replaces `add_weight` to return a `SplitVariable` for a large table or kernel."""
+    count = _parts_of(layer, kwargs) if not args else 1
+    if count == 1:
+        return add_weight(layer, *args, **kwargs)
+    shape, name = tuple(kwargs["shape"]), kwargs["name"]
+    initializer = keras.initializers.get(kwargs["initializer"])
+    offsets = offsets_of(shape[0], count)
+    parts = []
+    for part, (begin, end) in enumerate(pairwise(offsets)):
+        own = {
+            "shape": (end - begin, *shape[1:]),
+            "initializer": part_initializer(initializer, shape, begin),
+            "name": f"{name}_part_{part}",
+        }
+        parts.append(add_weight(layer, **{**kwargs, **own}))
+    split = SplitVariable(parts, offsets)
+    object.__setattr__(layer, _ATTRIBUTE, split)
+    split.put_together()
+    tf.distribute.get_strategy().split_variables.add(split)
+    return split
 
 
 def _parts_of(layer: Any, weight: dict[str, Any]) -> int:
@@ -139,23 +135,17 @@ def _parts_of(layer: Any, weight: dict[str, Any]) -> int:
     return int(partitioner(tf.TensorShape(weight["shape"]), dtype)[0])
 
 
-def _of_split(method: Callable[..., Any]) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Returns a wrapper that calls `method` instead if the layer has a variable in parts.
+def _of_split(
+    method: Callable[..., Any], own: Callable[..., Any], layer: Any, *args: Any, **kwargs: Any
+) -> Any:
+    """Calls `method` in place of a layer's own one if the layer has a variable in parts.
 
     `method` takes the layer, the `SplitVariable` and the arguments.
     """
-
-    def wrap(own: Callable[..., Any]) -> Callable[..., Any]:
-        @functools.wraps(own)
-        def call(layer: Any, *args: Any, **kwargs: Any) -> Any:
-            split: SplitVariable | None = vars(layer).get(_ATTRIBUTE)
-            if split is None:
-                return own(layer, *args, **kwargs)
-            return method(layer, split, *args, **kwargs)
-
-        return call
-
-    return wrap
+    split: SplitVariable | None = vars(layer).get(_ATTRIBUTE)
+    if split is None:
+        return own(layer, *args, **kwargs)
+    return method(layer, split, *args, **kwargs)
 
 
 def _look_up(layer: Any, split: SplitVariable, inputs: Any) -> Any:
@@ -169,7 +159,7 @@ def _look_up(layer: Any, split: SplitVariable, inputs: Any) -> Any:
         )
     if keras.backend.standardize_dtype(inputs.dtype) not in ("int32", "int64"):
         inputs = keras.ops.cast(inputs, "int32")
-    rows = tf.ragged.map_flat_values(functools.partial(_rows, split), inputs)
+    rows = tf.ragged.map_flat_values(partial(_rows, split), inputs)
     return keras.ops.cast(rows, dtype=layer.compute_dtype)
 
 
@@ -189,7 +179,7 @@ def _multiply(layer: Any, split: SplitVariable, inputs: Any, training: Any = Non
         sizes = [part.shape[0] for part in split.parts]
         columns = tf.split(inputs, sizes, axis=-1)
         products = map(keras.ops.matmul, columns, split.parts)
-        result = functools.reduce(keras.ops.add, products)
+        result = reduce(keras.ops.add, products)
     if layer.bias is not None:
         result = keras.ops.add(result, layer.bias)
     return result if layer.activation is None else layer.activation(result)
@@ -231,24 +221,22 @@ def _refuse(name: str, layer: Any, split: SplitVariable, *_: Any, **__: Any) -> 
     )
 
 
-@functools.cache
 def apply() -> None:
     """Patches `Embedding` and `Dense` of Keras 3 to split variables.
 
     Only in the scope of a strategy that has a `layer_partitioner`, which takes the shape and the
     dtype of a variable and returns the number of its parts by axis; and `split_variables`, a set.
     """
-    keras.layers.Embedding.call = _of_split(_look_up)(keras.layers.Embedding.call)
-    keras.layers.Dense.call = _of_split(_multiply)(keras.layers.Dense.call)
-    wrappers = {
-        "add_weight": _splits,
-        "save_own_variables": _of_split(_save),
-        "load_own_variables": _of_split(_load),
-        "get_weights": _of_split(_get_weights),
-        "set_weights": _of_split(_set_weights),
-        "enable_lora": _of_split(functools.partial(_refuse, "enable_lora")),
-        "quantize": _of_split(functools.partial(_refuse, "quantize")),
-    }
-    for kind in _SPLIT:
-        for name, wrap in wrappers.items():
-            setattr(kind, name, wrap(getattr(kind, name)))
+    for kind, call in ((keras.layers.Embedding, _look_up), (keras.layers.Dense, _multiply)):
+        methods: dict[str, Callable[..., Any]] = {
+            "call": call,
+            "save_own_variables": _save,
+            "load_own_variables": _load,
+            "get_weights": _get_weights,
+            "set_weights": _set_weights,
+            "enable_lora": partial(_refuse, "enable_lora"),
+            "quantize": partial(_refuse, "quantize"),
+        }
+        for name, method in methods.items():
+            apply_wrapper(kind, name, partial(_of_split, method))
+        apply_wrapper(kind, "add_weight", _add_weight)
