@@ -92,12 +92,11 @@ def check(layout: Layout, path: str, *, warn: bool) -> None:
     there, here = (", ".join(each["optimizers"]) or "no optimizer" for each in (saved, own))
     is_other = saved["optimizers"] != own["optimizers"]
     # An optimizer that is not built has no slots yet.
-    is_built = None not in (*own["slots"], *saved["slots"])
-    has_other_slots = is_built and saved["slots"] != own["slots"]
+    have_slots = None not in (*own["slots"], *saved["slots"])
     if saved["trained"] != own["trained"]:
         raise _other_model(path, "was saved with other frozen layers")
-    # Keras 2 would restore the slots of one optimizer into those of the other.
-    if has_other_slots and (own["keras"] == 2 or not is_other):
+    # TensorFlow would restore the slots of one optimizer into those of the other.
+    if have_slots and (is_other or saved["slots"] != own["slots"]):
         options = "" if is_other else " with other options"
         raise _other_model(path, f"has the state of {there}, and the model has {here}{options}")
     if warn and is_other:

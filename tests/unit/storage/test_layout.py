@@ -60,17 +60,23 @@ def test_another_model_is_refused(
         np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.parametrize("optimizer", ["SGD", "RMSprop"])
 def test_the_state_of_another_optimizer(
-    tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    optimizer: str, tiny: TinyTraining, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    """Keras 2 would restore the slots of the one into those of the other."""
-    train(tiny, tmp_path, model_of(optimizer="SGD"), 1)
-    if keras_is_3():
-        assert train(tiny, tmp_path, model_of(), 2).epoch == [0, 1]
+    """TensorFlow would restore the momentum of RMSprop into that of SGD. SGD of Keras 3 without
+    momentum has no state."""
+    train(tiny, tmp_path, model_of(optimizer=optimizer), 1)
+    started = "Adam" if optimizer == "SGD" else "SGD"
+    options = {"momentum": 0.9} if started == "SGD" else {}
+    model = model_of(optimizer=started, **options)
+    if optimizer == "SGD" and keras_is_3():
+        assert train(tiny, tmp_path, model, 2).epoch == [0, 1]
         assert "has the state of SGD; Adam starts without one" in capsys.readouterr().err
     else:
-        with pytest.raises(UsageError, match="has the state of SGD, and the model has Adam"):
-            train(tiny, tmp_path, model_of(), 2)
+        words = f"has the state of {optimizer}, and the model has {started}"
+        with pytest.raises(UsageError, match=words):
+            train(tiny, tmp_path, model, 2)
 
 
 def test_the_same_model_goes_on(tiny: TinyTraining, tmp_path: Path) -> None:
