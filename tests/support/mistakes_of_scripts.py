@@ -210,6 +210,10 @@ SCRIPTS = {
             'epochs=1, output_dir="run1"'
         ),
     ),
+    "validation_split": script(
+        "Split the data first",
+        (_FIT, "build_model(job).fit(job.dataset((points, sums)), validation_split=0.2)"),
+    ),
     "an optimizer within tf.cond": script(
         "call the optimizer in every step, outside of tf.cond".capitalize(),
         (_TOP, _IN_COND + _TOP),

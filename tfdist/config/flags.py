@@ -288,7 +288,8 @@ def parse_flags(argv: Sequence[str]) -> list[str]:
         if name in {**LaunchOptions.defined(), **task_types.by_flag()}:
             log(f"error: --{name} is a flag of tfdist run. Write it before the script")
         else:
-            log(f"error: {error}. {_own_parser(argv[0])}")
+            hint = f". {_own_parser(argv[0])}" if name else ""
+            log(f"error: {error}{hint}")
         print("Run with --help for the flags of this script.", file=sys.stderr, flush=True)
         sys.exit(EXIT_USAGE)
 

@@ -32,7 +32,11 @@ _MISTAKES = (
     (
         r"Job\.fit\(\) got an unexpected keyword argument",
         "for the arguments of Keras, call model.fit(job.dataset(data), "
-        "callbacks=job.callbacks(output_dir)), as in docs/tutorial.md",
+        "callbacks=job.callbacks(output_dir)), as in README.md",
+    ),
+    (
+        r"`?validation_split`? is only supported",
+        "split the data first, and pass validation_data=job.eval_dataset(data)",
     ),
     (
         r"`?merge_call`? called while defining a new graph or a tf.function",

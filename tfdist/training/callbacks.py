@@ -41,7 +41,6 @@ def standard(
             accepted="a script that calls job.fit, which describes its model",
             remedy="Call job.fit, which has the same callbacks.",
         )
-    state.is_saved = True
     output = OutputDirectory(output_dir)
     progress = Progress(state, output)
     followers: list[StepFollower] = [progress]

@@ -83,6 +83,7 @@ class Resume(StepFollower):
         super().set_model(model)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
+        self._state.is_saved = True
         if self._state.data is None:
             data_checks.warn_if_not_shared(self._strategy.topology)
         else:

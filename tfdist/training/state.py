@@ -118,7 +118,10 @@ class TrainingState:
     def warn_if_unsaved(self) -> None:
         """Warns, when the process ends, that its training was not saved."""
         if self.is_saved is False and self.is_chief and not self.role.evaluates:
-            log("warning: tfdist has saved nothing: the script called no job.fit or job.callbacks")
+            log(
+                "warning: tfdist has saved nothing: the script called neither job.fit nor "
+                "model.fit(…, callbacks=job.callbacks(output_dir))"
+            )
 
     def eval_dataset(self, data: Data, batch_size: int | None = None) -> tf.data.Dataset:
         """The dataset for `model.evaluate`, or for the validation of `model.fit`."""
