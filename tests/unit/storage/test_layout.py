@@ -68,7 +68,7 @@ def test_the_state_of_another_optimizer(
     momentum has no state."""
     train(tiny, tmp_path, model_of(optimizer=optimizer), 1)
     started = "Adam" if optimizer == "SGD" else "SGD"
-    options = {"momentum": 0.9} if started == "SGD" else {}
+    options: dict[str, Any] = {"momentum": 0.9} if started == "SGD" else {}
     model = model_of(optimizer=started, **options)
     if optimizer == "SGD" and keras_is_3():
         assert train(tiny, tmp_path, model, 2).epoch == [0, 1]
