@@ -243,6 +243,17 @@ def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset 
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).repeat(count))
 
 
+def of_unknown_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
+    """The same batches, without a static size.
+
+    TensorFlow leaves out a step in which a replica has no batch if all shapes are static.
+    """
+    empty = _empty_batch(dataset.element_spec)
+    if empty is None:
+        return dataset
+    return dataset.concatenate(tf.data.Dataset.from_tensors(empty).take(0))
+
+
 def _empty_batch(element_spec: Any) -> Any:
     """A batch without examples; None if the type does not tell its shape."""
     parts = [_empty_part(spec) for spec in tf.nest.flatten(element_spec)]

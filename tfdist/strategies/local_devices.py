@@ -41,4 +41,7 @@ class LocalDevices(Replicas[LocalDevicesOptions]):
 
     def fill_last_step(self, feed: Feed) -> tf.data.Dataset:
         """The batches. A subclass adds empty ones if each device needs a batch in the last step."""
-        return feed.local
+        batches = int(feed.local.cardinality())
+        if batches >= 0 and batches % self.topology.num_replicas == 0:
+            return feed.local
+        return sharding.of_unknown_size(feed.local)

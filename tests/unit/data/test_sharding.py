@@ -52,6 +52,16 @@ def test_other_inputs_are_not_changed() -> None:
     assert sharding.without_autotune(features) is features
 
 
+def test_batches_of_a_static_size_get_an_unknown_one() -> None:
+    whole = tf.data.Dataset.range(6).batch(2, drop_remainder=True)
+    batches = sharding.of_unknown_size(whole)
+    assert batches.element_spec.shape.as_list() == [None]
+    assert int(batches.cardinality()) == 3
+    assert [batch.tolist() for batch in batches.as_numpy_iterator()] == [[0, 1], [2, 3], [4, 5]]
+    scalars = tf.data.Dataset.range(2)
+    assert sharding.of_unknown_size(scalars) is scalars
+
+
 def test_empty_batches_make_shards_equally_long() -> None:
     elements = {"x": tf.zeros([3, 2], tf.int64), "y": tf.constant(["a", "b", "c"])}
     shard = tf.data.Dataset.from_tensor_slices(elements).batch(2)
