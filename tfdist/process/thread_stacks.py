@@ -12,6 +12,7 @@ Python's global interpreter lock. Its file in memory belongs to the process, and
 from __future__ import annotations
 
 import faulthandler
+import gc
 import os
 import re
 import signal
@@ -152,14 +153,14 @@ def runs(thread: int, functions: Sequence[str]) -> bool:
     return any(
         each.f_code.co_name in functions
         and each.f_globals.get("__name__", "").partition(".")[0] in _LIBRARIES
-        for each in _outwards(sys._current_frames().get(thread))
+        for each in _outwards(_current_frames().get(thread))
     )
 
 
 def _frames() -> list[tuple[str, FrameType]]:
     """The innermost frame of each thread but this one, the main thread first."""
     names: Mapping[int | None, str] = {each.ident: each.name for each in threading.enumerate()}
-    frames = sys._current_frames()
+    frames = _current_frames()
     main = threading.main_thread().ident
     order = sorted(frames, key=lambda ident: (ident != main, ident))
     return [
@@ -167,6 +168,22 @@ def _frames() -> list[tuple[str, FrameType]]:
         for ident in order
         if ident != threading.get_ident()
     ]
+
+
+def _current_frames() -> dict[int, FrameType]:
+    """The innermost frame of each thread, without garbage collection meanwhile.
+
+    Python 3.11 holds a lock meanwhile, which the end of a `threading.local` takes. If the garbage
+    has one, as that of TensorFlow's graphs has, the process would wait for itself
+    (https://github.com/python/cpython/issues/106883).
+    """
+    is_enabled = gc.isenabled()
+    gc.disable()
+    try:
+        return sys._current_frames()
+    finally:
+        if is_enabled:
+            gc.enable()
 
 
 def _outwards(frame: FrameType | None) -> Iterator[FrameType]:

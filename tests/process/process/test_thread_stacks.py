@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import signal
 import subprocess
@@ -11,6 +12,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import pytest
 import tensorflow as tf
@@ -179,6 +181,23 @@ def test_a_train_of_the_script_is_no_training() -> None:
 
     train()
     assert found == [False, True]
+
+
+def test_no_garbage_is_collected_while_the_frames_are_read(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """With Python 3.11 the process could wait for itself."""
+    read, collected = sys._current_frames, []
+
+    def seen() -> dict[int, Any]:
+        collected.append(gc.isenabled())
+        return read()
+
+    monkeypatch.setattr(sys, "_current_frames", seen)
+    assert not thread_stacks.runs(threading.get_ident(), ["train"])
+    assert not thread_stacks.is_debugged()
+    assert collected == [False, False]
+    assert gc.isenabled()
 
 
 def test_a_debugger_is_noticed() -> None:
