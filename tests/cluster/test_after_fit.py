@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import keras_is_3
 from tests.support.processes import launch
 
 pytestmark = [pytest.mark.stacks("2.15", "newest", horovod=("newest",)), pytest.mark.timeout(200)]
@@ -66,10 +67,13 @@ def test_tasks_that_train_alone_say_so(
         ("multi_worker_mirrored", ["--workers=2"]),
         ("horovod", ["--workers=2"]),
         ("parameter_server", ["--workers=2", "--ps=1", "--sync"]),
-        ("one_device", []),
-        ("mirrored", ["--num_cpu_devices=2", "--accumulate_steps=2"]),
-        ("central_storage", ["--num_cpu_devices=2"]),
         ("in_graph", ["--workers=2", "--stages=2"]),
+        ("mirrored", ["--num_cpu_devices=2", "--accumulate_steps=2"]),
+        *[
+            ("one_device", []),
+            ("central_storage", ["--num_cpu_devices=2"]),
+        ]
+        * keras_is_3(),
     ],
 )
 def test_the_chief_predicts_evaluates_and_saves_alone(

@@ -34,11 +34,15 @@ STRATEGIES = {
     "horovod 2": (["--workers=2"], ["--exhaustive=mean"], 6),
     "parameter_server 2": (SERVERS, ["--exhaustive=mask"], 6),
 }
+#: The flags of the training in one process with the same global batch.
+OF_SIX = ["--exhaustive=mean,mask"]
 if not keras_is_3():
     # Keras 2 has one way to divide the losses for all of these.
     few = "--cases=mean,mask,sum,several,two_outputs,regularized_sum,metric,legacy,guide_step"
-    for name in ("horovod 2", "parameter_server 2"):
+    for name in ("multi_worker_mirrored 2", "horovod 2", "parameter_server 2"):
         STRATEGIES[name][1].append(few)
+    OF_SIX.append(f"{few},adam,table")
+    STRATEGIES["mirrored 4"][1][0] = "--cases=mean,mask,sum,several,guide_step"
     own = ["--cases=mask,sum", "--exhaustive=mask"]
     STRATEGIES["horovod 3"] = ["--workers=3"], own, 6
 #: A metric that adds the means of batches, and what a train step of one's own returns, are not
@@ -82,7 +86,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[int, dict[str,
     _, of_four, _ = STRATEGIES["mirrored 4"]
     return {
         batch: train(tmp_path_factory.mktemp(f"one{batch}"), "one_device", [], own, batch)
-        for batch, own in ((6, ["--exhaustive=mean,mask"]), (4, of_four))
+        for batch, own in ((6, OF_SIX), (4, of_four))
     }
 
 
