@@ -87,8 +87,7 @@ def _flat(logs: Any) -> Any:
 @tf.autograph.experimental.do_not_convert
 def _compute_loss(own: Callable[..., Any], *args: Any, **options: Any) -> Any:
     loss = autograph.converted(own)(*args, **options)
-    step = denominators.current()
-    if step is not None:
+    if (step := denominators.current()) is not None:
         step.summed_loss = loss
     return loss
 

@@ -182,7 +182,9 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
     os.environ.clear()
     os.environ.update(environ)
     multiprocessing.set_start_method(None, force=True)
-    atexit.unregister(shutil.rmtree)  # Python 3.11 inherits it from the fork server.
+    # Python 3.11 inherits them from the fork server, or from a process that copied itself.
+    for function in (shutil.rmtree, *(function for function, _, _ in _exit_functions)):
+        atexit.unregister(function)
     for function, args, kwargs in _exit_functions:
         atexit.register(function, *args, **kwargs)
     # The generator of `random` differs in each copy. The generator of NumPy does not.
