@@ -183,7 +183,8 @@ def _run_task(arguments: list[str], environ: dict[str, str], output: Connection)
     os.environ.update(environ)
     multiprocessing.set_start_method(None, force=True)
     # Python 3.11 inherits them from the fork server, or from a process that copied itself.
-    for function in (shutil.rmtree, *(function for function, _, _ in _exit_functions)):
+    atexit.unregister(shutil.rmtree)
+    for function, _, _ in _exit_functions:
         atexit.unregister(function)
     for function, args, kwargs in _exit_functions:
         atexit.register(function, *args, **kwargs)
