@@ -40,7 +40,10 @@ class LocalDevices(Replicas[LocalDevicesOptions]):
         return sharding.for_keras(sharding.Shards(local), steps)
 
     def fill_last_step(self, feed: Feed) -> tf.data.Dataset:
-        """The batches. A subclass adds empty ones if each device needs a batch in the last step."""
+        """The batches, such that TensorFlow makes the last step if a device has no batch left.
+
+        A subclass adds empty batches if each device needs one.
+        """
         batches = int(feed.local.cardinality())
         if batches >= 0 and batches % self.topology.num_replicas == 0:
             return feed.local
