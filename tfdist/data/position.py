@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
+from typing import Any
 
 # As in the checkpoints of earlier releases, in which each replica had one batch per update.
 _BATCHES_KEY = "replicas"
@@ -22,12 +23,15 @@ class Position:
         position was saved; 0 if unknown. `steps` is only valid for the same number.
       hyperparameters: what the script sets, by name, where the checkpoint has the value of the
         training; callbacks may have changed it since.
+      callbacks: what the training has changed in the user's callbacks; see
+        `training.callback_states`.
     """
 
     epoch: int = 0
     steps: tuple[int, ...] = ()
     batches_per_update: int = 0
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
+    callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
     def to_json(self) -> str:
         content = asdict(self)
@@ -43,4 +47,5 @@ class Position:
             steps=tuple(read.get("steps", ())),
             batches_per_update=read.get(_BATCHES_KEY, 0),
             hyperparameters=read.get("hyperparameters", {}),
+            callbacks=read.get("callbacks", {}),
         )

@@ -60,10 +60,11 @@ class Collectives(ABC):
 
     def broadcast_text(self, text: str) -> str:
         """Returns the text of rank 0 in all tasks."""
-        own = np.frombuffer(text.encode(), np.uint8).astype(np.int64)
+        content = text.encode()
+        own = np.frombuffer(content + bytes(-len(content) % 8), np.int64)
         length = self.gather(len(own))[0]
         (found,) = self.sum([tf.constant(own if self.rank == 0 else np.zeros(length, np.int64))])
-        return bytes(found.numpy().tolist()).decode()
+        return bytes(found.numpy().tobytes()).rstrip(b"\0").decode()
 
 
 def by_dtype(

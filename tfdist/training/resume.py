@@ -29,6 +29,7 @@ from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.storage import checkpointer, export, io_device, lock, output_directory
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training import data_checks, declarations, history, resumed_hyperparameters
+from tfdist.training.callback_states import CallbackStates
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.records import events
 from tfdist.training.state import TrainingState
@@ -81,6 +82,16 @@ class Resume(StepFollower):
             # Keras has not made its train function yet.
             model.jit_compile = True
         super().set_model(model)
+        callback_list = tf.keras.callbacks.CallbackList
+        begin = callback_list.on_train_begin
+
+        def begin_all(own: tf.keras.callbacks.CallbackList, logs: Logs | None = None) -> None:
+            begin(own, logs)
+            if self in own.callbacks:  # Another model may be trained in a callback.
+                self._states = CallbackStates(own.callbacks)
+                self._states.restore(self._restored)
+
+        replaced.replace(callback_list, "on_train_begin", begin_all)
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._state.is_saved = True
@@ -128,6 +139,7 @@ class Resume(StepFollower):
             self._final.restore()
         # Tasks with different start positions would wait for each other forever.
         position = self._checkpointing.broadcast(self.model, position)
+        self._restored = position.callbacks
         if position.epoch < epochs:
             self._hyperparameters = resumed_hyperparameters.settle(
                 self._state, variables, self._hyperparameters, position
@@ -160,14 +172,14 @@ class Resume(StepFollower):
                 self._topology.peer, self._topology.peers, self._strategy.kv_store
             )
         )
-        # `history` is Keras's last callback, so the exported model includes the changes of all
-        # other callbacks, such as restoring the best weights.
+        # `history` is Keras's last callback, so checkpoints and the exported model include the
+        # changes of all other callbacks, such as a smaller rate or the best weights.
         replaced.replace(self.model.history, "on_train_end", self._end)
+        replaced.replace(self.model.history, "on_epoch_end", self._after_epoch)
         if len(self._topology.peers) > 1:
             # Any callback or thread may set `stop_training`, by what its own task sees.
             self._asks = False
             replaced.replace(self.model.history, "on_train_batch_end", self._after_step)
-            replaced.replace(self.model.history, "on_epoch_end", self._after_epoch)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
@@ -177,7 +189,6 @@ class Resume(StepFollower):
         self._finished, self._skipped = epoch + 1, 0
         self._has_trained = True
         self._state.call_data("on_epoch_end")
-        self._save()
 
     def _end(self, logs: Logs | None = None) -> None:
         self._state.reporter.activity.enter(activity.EXPORTING)
@@ -273,7 +284,13 @@ class Resume(StepFollower):
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if self._saves and (number != self._saved or not steps):
             batches = self._state.batches_per_update
-            position = Position(self._finished, tuple(steps), batches, self._hyperparameters)
+            position = Position(
+                self._finished,
+                tuple(steps),
+                batches,
+                self._hyperparameters,
+                self._states.changed(),
+            )
             with (
                 self._state.reporter.activity.doing(activity.SAVING),
                 self._checkpointing.save_scope(self.model),
@@ -324,6 +341,9 @@ class Resume(StepFollower):
     def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
         history, peers = self.model.history, self._topology.peers
         type(history).on_epoch_end(history, epoch, logs)
+        self._save()
+        if len(peers) == 1:
+            return
         # All tasks stop here, also if they have not agreed yet on the step of an earlier wish.
         self._take_wish()
         answers = zip(peers, self._strategy.gather(int(self._asks)), strict=True)

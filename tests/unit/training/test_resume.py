@@ -14,6 +14,7 @@ import pytest
 import tensorflow as tf
 
 from tests.conftest import TinyTraining
+from tfdist.compat import keras as keras_compat
 from tfdist.coordination.preemption import SIGNALS
 from tfdist.data.inputs import DatasetFunction
 from tfdist.errors import EXIT_PREEMPTED
@@ -213,3 +214,59 @@ def test_checkpoints_are_saved_every_save_steps(tiny: TinyTraining, tmp_path: Pa
     saved = (tmp_path / "checkpoints").glob("*.index")
     # The newest five checkpoints; each epoch saves after two and four steps and at its end.
     assert sorted(int(path.stem.rpartition("-")[2]) for path in saved) == [9, 10, 12, 14, 15]
+
+
+def fit_with_callbacks(
+    tiny: TinyTraining, directory: Path, output: str, *, at: AtStep | None = None
+) -> tuple[tf.keras.Model, dict[str, Any]]:
+    """Trains with callbacks that remember; returns the model and what they remember."""
+    kinds = tf.keras.callbacks
+    kept = [
+        kinds.EarlyStopping("val_loss", min_delta=0.05, patience=4, restore_best_weights=True),
+        kinds.ReduceLROnPlateau("val_loss", factor=0.5, patience=1, cooldown=1, min_delta=0.1),
+        kinds.ModelCheckpoint(str(directory / f"{output}.keras"), save_best_only=True),
+        Remembers(),
+    ]
+    job, model = tiny.job(), tiny.model()
+    job._state.preemption.listen()
+    model.fit(
+        job.dataset(tiny.train_input),
+        validation_data=job.eval_dataset(tiny.eval_input),
+        epochs=12,
+        callbacks=[*kept, *job.callbacks(str(directory / output)), *([at] if at else [])],
+        verbose=0,
+    )
+    names = "wait", "best", "best_epoch", "stopped_epoch", "cooldown_counter", "min_delta", "losses"
+    remembered = {
+        f"{type(each).__name__}.{name}": getattr(each, name)
+        for each in kept
+        for name in names
+        if hasattr(each, name)
+    }
+    return model, remembered
+
+
+class Remembers(tf.keras.callbacks.Callback):
+    """A user's own callback."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.losses: list[float] = []
+
+    def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
+        self.losses.append(logs["val_loss"])
+
+
+@pytest.mark.parametrize("step", [6, 15, 22])
+def test_callbacks_go_on_where_they_were(tiny: TinyTraining, tmp_path: Path, step: int) -> None:
+    expected, remembered = fit_with_callbacks(tiny, tmp_path, "uninterrupted")
+    # It stops early, and has reduced the rate.
+    assert remembered["EarlyStopping.stopped_epoch"] in range(5, 11)
+    assert keras_compat.hyperparameters(expected)["learning_rate"].numpy() < 0.06
+
+    signalled = AtStep(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
+    with pytest.raises(SystemExit):
+        fit_with_callbacks(tiny, tmp_path, "cut", at=signalled)
+    model, resumed = fit_with_callbacks(tiny, tmp_path, "cut")
+    assert resumed == remembered
+    assert_equal(model, expected)
