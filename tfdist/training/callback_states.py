@@ -60,8 +60,8 @@ class CallbackStates:
 
 
 def _state(callback: Any) -> dict[str, Any]:
-    kinds = type(callback).__mro__
-    arguments = {name for kind in kinds for name in inspect.signature(kind.__init__).parameters}
+    constructors = [vars(kind).get("__init__", object) for kind in type(callback).__mro__]
+    arguments = {name for each in constructors for name in inspect.signature(each).parameters}
     state = {}
     for name, value in vars(callback).items():
         if not name.startswith("_") and name not in arguments:
