@@ -158,6 +158,30 @@ class Job:
         self._state.scales_learning_rate = True
         return learning_rate * self._state.batches_per_update
 
+    def gather(self, rows: tf.Tensor) -> tf.Tensor:
+        """The rows of all replicas in a step, for losses that compare the examples of a batch.
+
+        A replica sees only its own rows, so a softmax over the candidates of a batch has fewer
+        negatives than in one process. With `job.gather(candidates)` it has those of the whole
+        batch, and the weights become those of one process. Call it in the model, its loss or its
+        train step. One process, a prediction, and an evaluation in which each task has its own
+        steps (Horovod) return `rows`.
+
+        Args:
+          rows: a tensor of numbers, shape [n, …]; replicas may have different n.
+
+        Returns:
+          The rows of this replica, then those of the other ones: the example of row i stays in row
+          i. Gradients flow back to the replicas that the rows come from.
+
+        Raises:
+          UsageError: under parameter servers or with `--sync_period`; with `--accumulate_steps`; in
+            a loop or a condition.
+        """
+        from tfdist.training import global_batch
+
+        return global_batch.of_all_replicas(self._strategy, rows)
+
     # The short form.
 
     def fit(

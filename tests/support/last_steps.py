@@ -22,6 +22,7 @@ import tensorflow as tf
 from absl import app, flags
 
 from tfdist.compat.keras import is_keras_3
+from tfdist.errors import UsageError
 
 IS_KERAS_3 = is_keras_3(tf.keras.Model)
 MOST = 3 * 6 + 1
@@ -89,6 +90,33 @@ class GuideStep(tf.keras.Model):
             else:
                 metric.update_state(y, y_pred)
         return {metric.name: metric.result() for metric in self.metrics}
+
+
+class TwoTowers(tf.keras.Model):
+    """Scores each query with the candidates of the whole batch, those of its own replica first."""
+
+    gather: Any = staticmethod(lambda rows: rows)
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.query, self.candidate = layers.Dense(3), layers.Dense(3)
+
+    def call(self, inputs: Any) -> Any:
+        candidates = self.candidate(inputs**2)
+        return tf.matmul(self.query(inputs), self.gather(candidates), transpose_b=True)
+
+
+def of_negatives() -> Any:
+    """A model whose loss is a softmax over the candidates of the whole batch."""
+
+    def loss(_: Any, scores: Any) -> Any:
+        own = tf.range(tf.shape(scores)[0])
+        return tf.nn.sparse_softmax_cross_entropy_with_logits(own, scores)
+
+    model = TwoTowers()
+    model.build([None, 4])
+    model.compile(sgd(), loss)
+    return model
 
 
 def dense(loss: Any, *, between: Any = None, kind: Any = None, **options: Any) -> Any:
@@ -178,6 +206,7 @@ CASES: dict[str, Case] = {
     "metric": Case(lambda: dense("mse", metrics=[Ratio()])),
     "own_step": Case(lambda: dense(None, kind=OwnStep)),
     "guide_step": Case(lambda: dense("mse", kind=GuideStep, metrics=["mae"])),
+    "negatives": Case(of_negatives, (POINTS, SUMS, WEIGHTS)),
     "mask": Case(masked, (TOKENS, TOKENS)),
     "table": Case(rows, (ROWS, SUMS)),
     "two_outputs": Case(two_outputs, (POINTS, (SUMS, POINTS[:, :2]))),
@@ -213,6 +242,12 @@ def results(job: Any, names: list[str], batch: int) -> Iterator[tuple[str, np.nd
     batch_size = batch // job.num_replicas
     for name in names:
         case = CASES[name]
+        if name == "negatives":
+            try:
+                job.gather(POINTS)
+            except UsageError as error:
+                yield f"{name} 0 refused", np.array(str(error))
+                continue
         tf.keras.utils.set_random_seed(1)
         with job.scope():
             model = case.build()
@@ -270,6 +305,7 @@ class Prepare(tf.keras.callbacks.Callback):
 def main(_: list[str]) -> None:
     """Trains the cases."""
     job = tfdist.init()
+    TwoTowers.gather = job.gather
     if job.serves:
         return job.serve()
     found: dict[str, Any] = dict(results(job, flags.FLAGS.cases or list(CASES), flags.FLAGS.batch))

@@ -90,8 +90,18 @@ class Step:
         self.waiting: list[tuple[Any, Any, Any]] = []
         self._share: tf.Tensor | None = None
         self._before = [(each, each.read_value()) for each in settings.states()]
-        # Replicas wait for each other only outside of loops and conditions.
         self._graph = tf.compat.v1.get_default_graph()
+
+    @property
+    def is_apart(self) -> bool:
+        """Whether it is a step of an evaluation that each task does on its own."""
+        in_sync = tf.distribute.get_strategy().num_replicas_in_sync
+        return self._evaluates and in_sync != self.settings.replicas
+
+    @property
+    def is_at_top(self) -> bool:
+        """Whether it is traced outside of loops and conditions, where replicas wait for others."""
+        return self._graph is tf.compat.v1.get_default_graph()
 
     def share(self) -> tf.Tensor:
         """This replica's denominator, 1 for a full batch; float32, shape []."""
@@ -135,11 +145,9 @@ class Step:
           denominator: that of the loss; shape [].
         """
         settings, sums = self.settings, self.settings.sums
-        if sums is None or self._graph is not tf.compat.v1.get_default_graph():
+        if sums is None or self.is_apart or not self.is_at_top:
             return None
-        in_sync = tf.distribute.get_strategy().num_replicas_in_sync
-        is_apart = in_sync != settings.replicas  # Each task evaluates on its own.
-        if is_apart if self._evaluates else settings.is_loop or not settings.has_other_losses():
+        if not self._evaluates and (settings.is_loop or not settings.has_other_losses()):
             return None
         own = tf.stop_gradient(tf.stack([denominator, self.examples]))
         parts = tf.math.divide_no_nan(own, sums(own))

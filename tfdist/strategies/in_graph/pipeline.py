@@ -58,6 +58,11 @@ class Pipeline:
         self._replica: Replica | None = None
         self._results: dict[int, list[tf.Tensor]] = {}
 
+    @property
+    def is_in_part(self) -> bool:
+        """Whether a part of a batch is being called."""
+        return self._replica is not None
+
     def call_of_layer(self, call: Callable[..., Any], stage: int) -> Callable[..., Any]:
         """Wraps the method `call` of a layer."""
 

@@ -52,7 +52,7 @@ class SplitModel:
             move(own, grid.device(0, stage))
             if variable.trainable:
                 weights.append((own, stage))
-        pipeline = Pipeline(grid, weights, options)
+        self.pipeline = pipeline = Pipeline(grid, weights, options)
         self._trainable = _trainable(model)
         self._calls: list[tuple[Any, Any]] = [
             (model, call_in_parts(pipeline, model.call)),

@@ -149,6 +149,16 @@ class InGraph(Strategy[InGraphOptions]):
             for index, stage in enumerate(self.split_model.stages)
         ]
 
+    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
+        if self.split_model is not None and self.split_model.pipeline.is_in_part:
+            raise UsageError(
+                "job.gather",
+                received=f"a call in the model under {self.name}, which divides batches there",
+                accepted="a call in the loss or in train_step, where the batch is whole",
+                remedy="Compare the examples there, or choose another strategy.",
+            )
+        return value
+
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [_SplitEvaluation(self)]
 
