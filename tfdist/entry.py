@@ -64,6 +64,8 @@ _NOISE = (
 
 # Where this process has started a task of a job with several tasks.
 _calls: list[str] = []
+# The main function of the script, until it is called.
+_waiting: list[str] = []
 
 AnyJob = TypeVar("AnyJob", bound=Job)
 Main = Callable[[list[str]], None]
@@ -119,6 +121,7 @@ def run(main: Main) -> None:
                 accepted="a function with the decorator @tfdist.main",
                 remedy="Write @tfdist.main above the function.",
             )
+    _waiting.clear()
     app.run(main, flags_parser=parse_only_flags)
 
 
@@ -133,6 +136,7 @@ def main_of(function: Callable[[AnyJob], object], init: Callable[[], AnyJob]) ->
     @functools.wraps(function)
     @exit_on_usage_error()
     def call(argv: list[str] | None = None) -> None:
+        _waiting.clear()
         if argv is None:
             run(call)  # A script that calls its main function itself has not parsed the flags.
         job = init()
@@ -141,7 +145,15 @@ def main_of(function: Callable[[AnyJob], object], init: Callable[[], AnyJob]) ->
         else:
             function(job)
 
+    if function.__module__ == "__main__":
+        _waiting.append(function.__name__)
+        atexit.register(_warn_if_waiting)
     return call
+
+
+def _warn_if_waiting() -> None:
+    if _waiting and not hasattr(sys, "last_value"):  # An error of the script is enough.
+        log(f"warning: {_waiting.pop()} was never called: end the script with tfdist.run(…)")
 
 
 def start(job_class: type[AnyJob], environ: Mapping[str, str]) -> AnyJob:

@@ -60,6 +60,9 @@ _DATASET = "received 'a function that returns {}'; accepted: one that returns a 
 SCRIPTS = {
     "no @tfdist.main": script("Write @tfdist.main above the function", ("@tfdist.main\n", "")),
     "main() in place of tfdist.run(main)": script(TRAINED, ("tfdist.run(main)", "main()"), code=0),
+    "a main function that is never called": script(
+        "main was never called", ("tfdist.run(main)", "pass"), code=0, is_new=True
+    ),
     "validation_data=": script("Write validation=", _with("validation_data=data")),
     "an argument of Keras": script("For the arguments of Keras", _with("shuffle=True")),
     "batch_size= beside a dataset": script("batch_size: received 8", _with("batch_size=8")),
