@@ -173,6 +173,19 @@ def exit_on_usage_error() -> Iterator[None]:
     """
     try:
         yield
-    except UsageError as error:
-        log(f"error: {error}")
+    except Exception as error:
+        found = _usage_error_in(error)
+        if found is None:
+            raise
+        log(f"error: {found}")
         sys.exit(EXIT_USAGE)
+
+
+def _usage_error_in(error: BaseException) -> UsageError | None:
+    """The UsageError that an error is, or that Keras has wrapped because a layer raised it."""
+    inner: BaseException | None = error
+    while inner is not None and str(inner) in str(error):
+        if isinstance(inner, UsageError):
+            return inner
+        inner = inner.__cause__ or inner.__context__
+    return None
