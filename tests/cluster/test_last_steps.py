@@ -24,8 +24,7 @@ STRATEGIES = {
     "mirrored 4": (
         ["--num_cpu_devices=4"],
         [
-            "--cases=mean,mask,sum,adam,table,several,mask_and_add_loss,guide_step,"
-            "negatives",
+            "--cases=mean,mask,sum,adam,table,several,mask_and_add_loss,guide_step,negatives",
             "--exhaustive=mean",
         ],
         4,

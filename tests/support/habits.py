@@ -30,6 +30,8 @@ DAYS = _random.integers(0, 5, EXAMPLES)
 ROWS = np.where(np.arange(3) <= DAYS[:, None] % 3, DAYS[:, None], -1)
 # The batches of two replicas have other statistics than one of them.
 SCALED = POINTS * (1 + 2 * (np.arange(EXAMPLES) % 2))[:, None].astype("float32")
+# Whether the example was clicked, and its group.
+CLICKS = np.stack([SUMS[:, 0] > 0, DAYS], 1).astype("float32")
 WEIGHTS = _random.uniform(0.5, 2.0, [EXAMPLES]).astype("float32")
 # 16 bits round these features to whole numbers; 32 bits do not.
 WHOLE = np.clip(POINTS.round(), -2, 2)
@@ -215,6 +217,66 @@ def of_classes() -> Any:
     )
 
 
+class GroupAUC(tf.keras.metrics.Metric):
+    """The mean over the groups of examples of the area under the curve of each group."""
+
+    bins = 64
+
+    def __init__(self) -> None:
+        super().__init__(name="group_auc")
+        shape = (5, 2, self.bins)
+        self.counts = self.add_weight(name="counts", shape=shape, initializer="zeros")
+
+    def update_state(self, y_true: Any, y_pred: Any, sample_weight: Any = None) -> None:
+        places = tf.cast(tf.cast(y_pred, tf.float32) * (self.bins - 1), tf.int32)
+        places = tf.concat(
+            [tf.cast(y_true[:, 1:], tf.int32), tf.cast(y_true[:, :1], tf.int32), places], 1
+        )
+        self.counts.assign_add(
+            tf.scatter_nd(places, tf.ones(tf.shape(places)[:1]), [5, 2, self.bins])
+        )
+
+    def result(self) -> Any:
+        counts = tf.convert_to_tensor(self.counts)
+        below = tf.cumsum(counts[:, 0], 1, exclusive=True) + counts[:, 0] / 2
+        pairs = tf.reduce_sum(counts[:, 1] * below, 1)
+        areas = tf.math.divide_no_nan(pairs, tf.reduce_prod(tf.reduce_sum(counts, 2), 1))
+        return tf.reduce_mean(areas)
+
+
+def gain(y_true: Any, scores: Any) -> Any:
+    """The normalized discounted cumulative gain of each example; its first label is relevant."""
+    relevance = tf.stack([y_true[:, 0], 1 - y_true[:, 0], 0 * y_true[:, 0]], 1)
+    places = tf.argsort(tf.argsort(scores, direction="DESCENDING", stable=True))
+    return tf.reduce_sum(
+        relevance / (tf.math.log(tf.cast(places, tf.float32) + 2.0) / np.log(2)), 1
+    )
+
+
+def of_ranking() -> Any:
+    """A model of clicks by groups, with the metrics of recommenders."""
+    inputs = tf.keras.Input([4])
+    click = layers.Dense(1, "sigmoid", name="click")(inputs)
+    items = layers.Dense(3, "softmax", name="items")(inputs)
+    model = tf.keras.Model(inputs, {"click": click, "items": items})
+    kinds = tf.keras.metrics
+    model.compile(
+        optimizers.Adam(0.05),
+        {
+            "click": lambda y, p: tf.keras.losses.binary_crossentropy(y[:, :1], p),
+            "items": tf.keras.losses.SparseCategoricalCrossentropy(),
+        },
+        metrics={
+            "click": [GroupAUC()],
+            "items": [
+                kinds.SparseTopKCategoricalAccuracy(2, name="recall_at_2"),
+                kinds.MeanMetricWrapper(gain, name="ndcg"),
+            ],
+        },
+    )
+    return model
+
+
 def of_sparse() -> Any:
     """A model whose input is a sparse tensor."""
     inputs = tf.keras.Input([4], sparse=True)
@@ -272,6 +334,16 @@ def loaded(path: Path) -> Any:
     return model
 
 
+def two_optimizers() -> Any:
+    """A table that Adagrad trains, with the other layers by Adam."""
+    inputs = tf.keras.Input([1], dtype="int64")
+    hidden = layers.Flatten()(layers.Embedding(5, 4, name="table")(inputs))
+    model = tf.keras.Model(inputs, layers.Dense(1)(layers.Dense(3, "tanh")(hidden)))
+    by_path = optimizers.OptimizerMap(optimizers.Adam(0.05), {"table/.*": optimizers.Adagrad(0.5)})
+    model.compile(optimizers.MultiOptimizer(by_path), "mse")
+    return model
+
+
 def generated(arrays: Any, _: Path) -> tf.data.Dataset:
     """The same examples from a Python generator, with an unknown cardinality."""
     specs = tuple(tf.TensorSpec(each.shape[1:], each.dtype) for each in arrays)
@@ -326,6 +398,9 @@ def files(path: Path) -> list[Any]:
 CASES: dict[str, Case] = {
     "words": Case(of_words, (WORDS[DAYS][:, None], DAYS[:, None].astype("float32"))),
     "numbers": Case(of_numbers),
+    "ranking": Case(
+        of_ranking, (POINTS, {"click": CLICKS, "items": CLICKS[:, :1]}), validates=True
+    ),
     "early_stopping": Case(
         dense,
         epochs=4,
@@ -390,6 +465,8 @@ CASES: dict[str, Case] = {
     "two_phases": Case(frozen, change=unfreeze),
     "loaded": Case(loaded, loads=True),
 }
+if IS_KERAS_3:
+    CASES["two_optimizers"] = Case(two_optimizers, (DAYS[:, None], DAYS[:, None].astype("float32")))
 
 
 def compiled(case: str, saved: Path) -> Any:

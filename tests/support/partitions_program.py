@@ -86,6 +86,10 @@ def build(optimizer: str) -> tf.keras.Model:
         "adam": tf.keras.optimizers.Adam(0.01),
         "momentum": tf.keras.optimizers.SGD(0.1, momentum=0.9),
     }
+    if KERAS_3 and optimizer == "momentum":
+        of_table = {"table/.*": tf.keras.optimizers.Adagrad(0.5)}
+        by_path = tf.keras.optimizers.OptimizerMap(optimizers["momentum"], of_table)
+        optimizers["momentum"] = tf.keras.optimizers.MultiOptimizer(by_path)
     model.compile(optimizers[optimizer], "mse")
     model.optimizer.build(model.trainable_variables)
     return model

@@ -131,9 +131,9 @@ def check_made_in_scope(optimizer: Any, strategy: tf.distribute.Strategy, name: 
     Raises:
       UsageError: it was not. Keras fails if such an optimizer has variables for each weight.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    (counter,) = keras_compat.as_tensorflow([inner.iterations])
-    if not strategy.extended.variable_created_in_scope(counter):
+    inner = keras_compat.inner_optimizers(optimizer)
+    counters = keras_compat.as_tensorflow([each.iterations for each in inner])
+    if not all(map(strategy.extended.variable_created_in_scope, counters)):
         raise _outside_of_scope("optimizer", name)
 
 
@@ -171,16 +171,8 @@ def check_optimizer(optimizer: Any, strategy: str) -> None:
     """Checks that a strategy with several replicas supports a Keras 3 optimizer.
 
     Raises:
-      UsageError: it does not. Keras would fail in the first step, or apply the gradients several
-        times.
+      UsageError: it does not. Keras would fail in the first step.
     """
-    if hasattr(optimizer, "optimizers"):
-        raise UsageError(
-            "optimizer",
-            received=type(optimizer).__name__,
-            accepted=f"one optimizer for all variables, under {strategy} with Keras 3",
-            remedy="Use a single optimizer.",
-        )
     for name in _CONDITIONAL:
         check_option(optimizer, name, strategy)
 
@@ -191,12 +183,12 @@ def check_option(optimizer: Any, name: str, strategy: str) -> None:
     Raises:
       UsageError: it has the option.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    received = getattr(inner, name, None)
-    if received is not None:
-        raise UsageError(
-            name,
-            received=received,
-            accepted=f"None under {strategy} with Keras 3",
-            remedy=_CONDITIONAL[name],
-        )
+    for inner in keras_compat.inner_optimizers(optimizer):
+        received = getattr(inner, name, None)
+        if received is not None:
+            raise UsageError(
+                name,
+                received=received,
+                accepted=f"None under {strategy} with Keras 3",
+                remedy=_CONDITIONAL[name],
+            )

@@ -128,8 +128,22 @@ def optimizers_of(model: Any) -> list[Any]:
                 found.extend(value.values())
     # Of the class: a distributed variable reads its value in all tasks for an unknown attribute.
     optimizers = [each for each in found if hasattr(type(each), "apply_gradients")]
-    inner = [id(getattr(each, "inner_optimizer", None)) for each in optimizers]
-    return list({id(each): each for each in optimizers if id(each) not in inner}.values())
+    inside = [id(part) for each in optimizers for part in _parts_of(each)]
+    return list({id(each): each for each in optimizers if id(each) not in inside}.values())
+
+
+def inner_optimizers(optimizer: Any) -> list[Any]:
+    """The optimizers that update the variables of an optimizer: itself, or those inside it.
+
+    A LossScaleOptimizer has one inside it, and a MultiOptimizer of Keras 3 has several.
+    """
+    inner = [leaf for part in _parts_of(optimizer) for leaf in inner_optimizers(part)]
+    return inner or [optimizer]
+
+
+def _parts_of(optimizer: Any) -> list[Any]:
+    inner = getattr(optimizer, "inner_optimizer", None)
+    return list(getattr(optimizer, "optimizers", ())) if inner is None else [inner]
 
 
 def optimizer_variables(optimizer: Any) -> list[tf.Variable]:
@@ -145,8 +159,8 @@ def hyperparameters(model: Any) -> dict[str, tf.Variable]:
     others, such as its momentum.
     """
     found: dict[str, Any] = {}
-    for number, optimizer in enumerate(optimizers_of(model), 1):
-        inner = getattr(optimizer, "inner_optimizer", optimizer)
+    updating = [inner for each in optimizers_of(model) for inner in inner_optimizers(each)]
+    for number, inner in enumerate(updating, 1):
         suffix = f" of optimizer {number}" if number > 1 else ""
         with suppress(NotImplementedError):  # A schedule of the user need not have a configuration.
             config = {"learning_rate": None} | inner.get_config()

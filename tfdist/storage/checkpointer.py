@@ -193,13 +193,16 @@ def wait_for_writer() -> None:
 def _missed_by_tensorflow(model: tf.keras.Model) -> dict[str, Any]:
     """What a checkpoint of a Keras 3 model misses; TensorFlow saves each variable only once.
 
-    These are the layers and optimizers in a list of a subclassed model, and the state of seeds.
+    These are the layers and optimizers in a list of a subclassed model, those in a MultiOptimizer,
+    and the state of seeds.
     """
     if not keras_compat.is_keras_3(model):
         return {}
     variables = keras_compat.model_variables(model)
-    own = getattr(model, "optimizer", None)
-    others = [each for each in keras_compat.optimizers_of(model) if each is not own]
+    own, optimizers = getattr(model, "optimizer", None), keras_compat.optimizers_of(model)
+    others = [each for each in optimizers if each is not own]
+    for inner in map(keras_compat.inner_optimizers, optimizers):
+        others += inner if len(inner) > 1 else []
     found = {"variables": variables, "other_optimizers": others}
     return {name: values for name, values in found.items() if values}
 

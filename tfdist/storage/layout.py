@@ -60,7 +60,7 @@ class Layout(tf.train.experimental.PythonState):
         return {
             "keras": 3 if keras_compat.is_keras_3(self._model) else 2,
             "variables": shapes,
-            "optimizers": [type(each).__name__.removeprefix("Distributed") for each in optimizers],
+            "optimizers": list(map(_kind, optimizers)),
             "slots": [_slots(each) for each in optimizers],
             "trained": _elements(keras_compat.as_tensorflow(self._model.trainable_variables)),
         }
@@ -105,6 +105,12 @@ def check(layout: Layout, path: str, *, warn: bool) -> None:
 
 def _elements(variables: Sequence[Any]) -> int:
     return sum(variable.shape.num_elements() or 0 for variable in variables)
+
+
+def _kind(optimizer: Any) -> str:
+    name = type(optimizer).__name__.removeprefix("Distributed")
+    inner = [type(each).__name__ for each in keras_compat.inner_optimizers(optimizer)]
+    return f"{name} of {' and '.join(inner)}" if len(inner) > 1 else name
 
 
 def _slots(optimizer: Any) -> int | None:

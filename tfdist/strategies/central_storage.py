@@ -64,7 +64,8 @@ class CentralStorage(LocalDevices):
 
     def wrap_optimizer(self, optimizer: Any) -> Any:
         optimizer = super().wrap_optimizer(optimizer)
-        keras3_central_storage.share_learning_rate(optimizer)
+        for inner in keras_compat.inner_optimizers(optimizer):
+            keras3_central_storage.share_learning_rate(inner)
         return optimizer
 
     def prepare(self, model: tf.keras.Model) -> None:

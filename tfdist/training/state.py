@@ -257,8 +257,9 @@ class TrainingState:
                 self.accumulate_steps,
                 reads_once=self.role.spec.shares_variables,
             )
-        self._wrap_optimizers_of(model)
+        # A MultiOptimizer of Keras 3 knows the optimizers in it when it is built.
         building.build_optimizers(model)
+        self._wrap_optimizers_of(model)
         model.make_train_function(force=True)  # `fit` has made one already.
 
     @contextmanager

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import Any
 
+from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import replace
 from tfdist.upstream import keras3_missing_gradients
 
@@ -25,12 +26,11 @@ def take_sum(optimizer: Any) -> Callable[[list[tuple[Any, Any]]], list[tuple[Any
     Returns:
       The function that takes pairs of gradients and variables, and returns the sums in pairs.
     """
-    inner = optimizer
-    while hasattr(inner, "inner_optimizer"):
-        inner = inner.inner_optimizer
-    sum_pairs: Any = inner._all_reduce_sum_gradients
+    inner = keras_compat.inner_optimizers(optimizer)
+    sum_pairs: Any = inner[0]._all_reduce_sum_gradients
     keras3_missing_gradients.apply()
-    replace(inner, "_all_reduce_sum_gradients", list)
+    for each in inner:
+        replace(each, "_all_reduce_sum_gradients", list)
     return sum_pairs
 
 

@@ -71,6 +71,7 @@ def _apply_where_weights_are(optimizer: Any) -> None:
     TensorFlow would sum them in the task that runs the update, which is the chief. So all gradients
     would pass through it. The legacy optimizers of Keras 2 do not allow this.
     """
-    inner = getattr(optimizer, "inner_optimizer", optimizer)
-    name = "_all_reduce_sum_gradients" if keras_compat.is_keras_3(inner) else "aggregate_gradients"
-    replace(inner, name, list)
+    is_keras_3 = keras_compat.is_keras_3(optimizer)
+    name = "_all_reduce_sum_gradients" if is_keras_3 else "aggregate_gradients"
+    for inner in keras_compat.inner_optimizers(optimizer):
+        replace(inner, name, list)

@@ -47,10 +47,11 @@ class WholeLayout:
             self._put_slots_together(whole)
         if self._wholes:
             for optimizer in keras_compat.optimizers_of(model):
-                # Also those of an optimizer inside it.
-                for tracked in tf.train.TrackableView(optimizer).descendants():
-                    if isinstance(tracked, list):
-                        self._make_whole(tracked)
+                # TensorFlow does not track those in a MultiOptimizer.
+                for each in [optimizer, *keras_compat.inner_optimizers(optimizer)]:
+                    for tracked in tf.train.TrackableView(each).descendants():
+                        if isinstance(tracked, list):
+                            self._make_whole(tracked)
 
     def variables(self) -> list[Any]:
         """The model's variables as `tf.Variable`; a `ShardedVariable` in place of its parts."""
