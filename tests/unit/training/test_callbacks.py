@@ -79,17 +79,18 @@ def train(
         callbacks=[begun, *callbacks[:-1], *([extra] if extra else []), callbacks[-1]],
         verbose=0,
     )
-    history.trained = begun.epochs
+    history.trained = begun._epochs
     return history
 
 
 class EpochsBegun(tf.keras.callbacks.Callback):
     def __init__(self) -> None:
         super().__init__()
-        self.epochs: list[int] = []
+        # Without an underscore, a checkpoint would have it.
+        self._epochs: list[int] = []
 
     def on_epoch_begin(self, epoch: int, logs: Any = None) -> None:
-        self.epochs.append(epoch)
+        self._epochs.append(epoch)
 
 
 def metrics(output: Path) -> list[dict[str, Any]]:
