@@ -147,12 +147,15 @@ class Resume(StepFollower):
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
-            self._say_after(f"training is complete after {self._finished} epochs")
+            fewer = f"nothing to train up to epoch {epochs}: the weights and the history are those"
+            told = fewer if self._finished > epochs else "training is complete"
+            self._say_after(f"{told} after {self._finished} epochs")
         elif start.steps:
             self._say_after(f"resuming after step {step} of epoch {start.epoch + 1} of {epochs}")
         elif start.epoch:
             self._say_after(f"resuming after epoch {start.epoch} of {epochs}")
-        self._earlier_epochs = start.epoch
+        # Of a complete training, these are the epochs of its weights, which may be more.
+        self._earlier_epochs = max(start.epoch, self._finished)
         if start.epoch < epochs:
             # The epochs so far may have had other numbers of steps, with other tasks.
             steps, begun = self.params["steps"], self._state.steps - step
@@ -162,7 +165,12 @@ class Resume(StepFollower):
                 output_directory.cut_json_lines(
                     self._output.metrics, lambda record: record["epoch"] <= start.epoch
                 )
-                facts = {**facts_of(self._state.role), "goal": self._state.goal}
+                size = self._state.data and self._state.data.feed.batch_size
+                known = [each.get("batch_size") for each in events.read(self._output)]
+                before = next(filter(None, reversed(known)), size)
+                if self._state.steps and size and before != size:
+                    log(f"warning: a batch of a replica had {before} examples, now it has {size}")
+                facts = {**facts_of(self._state.role), "goal": self._state.goal, "batch_size": size}
                 self._log_event(events.START, start.epoch, **facts)
             self._fast_forward(start, step)
         self._saved = self._state.steps
@@ -307,9 +315,10 @@ class Resume(StepFollower):
         self._checkpointer.wait()
         self._checkpointing.wait_for_chief()
         if self._state.is_chief:
+            step, epoch = self._cursor.step_of_epoch(steps), self._finished
+            place = f"step {step} of epoch {epoch + 1}" if step or not epoch else f"epoch {epoch}"
             log(
-                f"saved after step {self._cursor.step_of_epoch(steps)} of epoch "
-                f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}; start the job again to "
+                f"saved after {place}, exiting with code {EXIT_PREEMPTED}; start the job again to "
                 "resume"
             )
             self._log_event(events.PREEMPTED, self._finished)
