@@ -182,12 +182,14 @@ class Resume(StepFollower):
         )
         # `history` is Keras's last callback, so checkpoints and the exported model include the
         # changes of all other callbacks, such as a smaller rate or the best weights.
-        replaced.replace(self.model.history, "on_train_end", self._end)
-        replaced.replace(self.model.history, "on_epoch_end", self._after_epoch)
+        # With Keras 2, a prediction in a callback gives the model another one for a while.
+        self._history = self.model.history
+        replaced.replace(self._history, "on_train_end", self._end)
+        replaced.replace(self._history, "on_epoch_end", self._after_epoch)
         if len(self._topology.peers) > 1:
             # Any callback or thread may set `stop_training`, by what its own task sees.
             self._asks = False
-            replaced.replace(self.model.history, "on_train_batch_end", self._after_step)
+            replaced.replace(self._history, "on_train_batch_end", self._after_step)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
@@ -223,7 +225,7 @@ class Resume(StepFollower):
         else:
             self._say_after(f"fit ended early, after epoch {self._finished} of {epochs}")
         history.add_earlier_epochs(
-            self.model.history, self._output.metrics, epochs=self._earlier_epochs
+            self._history, self._output.metrics, epochs=self._earlier_epochs
         )
         self._checkpointing.finish(self.model)
         self._fit.close()
@@ -348,8 +350,8 @@ class Resume(StepFollower):
             self._stop(f"step {done} of epoch {self._finished + 1}", asking)
 
     def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
-        history, peers = self.model.history, self._topology.peers
-        type(history).on_epoch_end(history, epoch, logs)
+        peers = self._topology.peers
+        type(self._history).on_epoch_end(self._history, epoch, logs)
         self._save()
         if len(peers) == 1:
             return
