@@ -27,11 +27,7 @@ from tfdist.training.summaries import Summaries
 
 
 def standard(
-    state: TrainingState,
-    output_dir: str,
-    *,
-    keep: int = 5,
-    save_steps: int | None = None,
+    state: TrainingState, output_dir: str, *, keep: int, save_steps: int | None
 ) -> list[tf.keras.callbacks.Callback]:
     """The callbacks of `Job.callbacks`, in the order that they require."""
     if state.role.is_dry_run:

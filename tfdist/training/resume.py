@@ -45,21 +45,14 @@ class Resume(StepFollower):
     """
 
     def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        *,
-        keep: int,
-        save_steps: int | None = None,
+        self, state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None
     ) -> None:
-        super().__init__()
-        self._state = state
+        super().__init__(state, output)
         self._strategy = state.strategy
         self._agreement = state.strategy.agreement
         self._checkpointing = state.strategy.checkpointing
         self._cursor = state.strategy.cursor
         self._topology = state.strategy.topology
-        self._output = output
         self._keep = keep
         self._save_steps = save_steps
         self._finished = self._earlier_epochs = 0
