@@ -87,9 +87,7 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 class NonFiniteWarning(tf.keras.callbacks.Callback):
     """Warns once about a metric that is not finite, such as a loss that has become NaN."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._has_warned = False
+    _has_warned = False
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         wrong = [
