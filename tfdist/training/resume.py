@@ -217,9 +217,7 @@ class Resume(StepFollower):
                     self._log_event(events.COMPLETE, self._finished)
         else:
             self._say_after(f"fit ended early, after epoch {self._finished} of {epochs}")
-        history.add_earlier_epochs(
-            self._history, self._output.metrics, epochs=self._earlier_epochs
-        )
+        history.add_earlier_epochs(self._history, self._output.metrics, epochs=self._earlier_epochs)
         self._checkpointing.finish(self.model)
         self._fit.close()
         self._state.reporter.end_watch()
