@@ -231,6 +231,7 @@ def fit_with_callbacks(
         kinds.ModelCheckpoint(str(directory / f"{output}.keras"), save_best_only=True),
         Remembers(),
     ]
+    tf.random.set_seed(2)  # Shuffles depend on it, too.
     job, model = tiny.job(), tiny.model()
     job._state.preemption.listen()
     model.fit(
@@ -265,7 +266,7 @@ class Remembers(tf.keras.callbacks.Callback):
 def test_callbacks_go_on_where_they_were(tiny: TinyTraining, tmp_path: Path, step: int) -> None:
     expected, remembered = fit_with_callbacks(tiny, tmp_path, "uninterrupted")
     # It stops early, and has reduced the rate.
-    assert remembered["EarlyStopping.stopped_epoch"] in range(5, 11)
+    assert remembered["EarlyStopping.stopped_epoch"] in range(4, 11)
     assert keras_compat.hyperparameters(expected)["learning_rate"].numpy() < 0.06
 
     signalled = AtStep(step, lambda: os.kill(os.getpid(), signal.SIGTERM))
