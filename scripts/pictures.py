@@ -132,7 +132,12 @@ def _browse(page: str, picture: Path, *, width: int, height: int) -> None:
     command = [browser, "--headless", "--no-sandbox", "--disable-gpu", "--hide-scrollbars"]
     command += [f"--window-size={width},{height}", "--virtual-time-budget=120000"]
     command += [f"--screenshot={picture}", page]
-    subprocess.run(command, check=True, timeout=_DEADLINE, capture_output=True)
+    for _ in range(3):
+        # On a busy machine it may end without a picture.
+        subprocess.run(command, check=True, timeout=_DEADLINE, capture_output=True)
+        if picture.exists():
+            return
+    raise SystemExit(f"Chromium has made no picture of {page}.")
 
 
 if __name__ == "__main__":

@@ -37,7 +37,6 @@ from tfdist.config.strategies import table
 from tfdist.coordination import startup
 from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.preemption import Preemption
-from tfdist.coordination.stores.kv_store import value_of_chief
 from tfdist.errors import (
     ERROR_FILE_VARIABLE,
     EXIT_FAILED,
@@ -325,13 +324,7 @@ def _use_precision(job_flags: JobFlags, strategy: Strategy[Any]) -> None:
     # A measurement must wait for the strategy, which sets up the devices.
     chosen = precision.choose(job_flags.precision)
     if chosen.ratio is not None:
-        policy = value_of_chief(
-            strategy.kv_store,
-            "precision",
-            lambda: chosen.policy,
-            is_chief=strategy.topology.is_chief,
-            seconds=strategy.settings.startup_timeout,
-        )
+        policy = strategy.value_of_chief("precision", lambda: chosen.policy)
         chosen = replace(chosen, policy=policy)
     if job_flags.precision != precision.FLOAT32:
         log(f"precision: {chosen}")

@@ -68,7 +68,8 @@ def test_a_second_job_is_refused_until_the_first_is_killed(tmp_path: Path) -> No
         f"error: {tmp_path / 'output'} is in use by another job (process {first_pid[0]} on "
     )
     assert error.endswith("or end it, or choose another directory.")
-    assert ", ending worker:1" in second.output
+    assert second.output.count("is in use by another job") == 1
+    assert "tfdist: worker:0 failed with exit code 1, ending worker:1\n" in second.output
     assert os.listdir(tmp_path / "refused") == []
     finished = len(epochs(tmp_path))
     assert epochs(tmp_path) == list(range(1, finished + 1))

@@ -39,6 +39,7 @@ COMMANDS = {
         "SCRIPT: received 'python'.* tfdist starts Python itself", "run", "python", "train.py"
     ),
     "--worker": tfdist(r"--worker=2; did you mean --workers\?", "run", "--worker=2", "train.py"),
+    "--num_workers": tfdist(r"did you mean --workers\?", "run", "--num_workers=2", "train.py"),
     "--stratgy": tfdist(r"did you mean --strategy\?", "run", "--stratgy=horovod", "train.py"),
     "a flag of the script before it": tfdist(
         "flags of the script come after it", "run", "--epochs=2", "train.py"

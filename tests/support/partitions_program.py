@@ -63,8 +63,7 @@ def cluster(num_ps: int, part: int | None) -> PassesShards:
             task_id=0,
             rpc_layer="grpc",
         ),
-        variable_partitioner=None if KERAS_3 else partitioner,
-        layer_partitioner=partitioner if KERAS_3 else None,
+        partitioner,
     )
     strategy.servers = running
     EpochCoordinator(strategy)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from types import SimpleNamespace
+from typing import Any
+
 import pytest
 
-from tfdist.coordination.stores.kv_store import value_of_chief
+from tfdist.strategies.base import Strategy
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -24,7 +27,10 @@ class Store:
 
 
 def policy(store: Store, own: str, *, is_chief: bool) -> str:
-    return value_of_chief(store, "precision", lambda: own, is_chief=is_chief, seconds=1.0)
+    topology = SimpleNamespace(is_chief=is_chief)
+    settings = SimpleNamespace(startup_timeout=1.0)
+    strategy: Any = SimpleNamespace(kv_store=store, topology=topology, settings=settings)
+    return Strategy.value_of_chief(strategy, "precision", lambda: own)
 
 
 def test_all_tasks_take_the_precision_of_the_chief() -> None:

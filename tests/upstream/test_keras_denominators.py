@@ -49,7 +49,7 @@ def shares(compute: Any) -> tuple[float, float]:
         with denominators.step_of(model, tf.zeros([3, 2])) as found:
             assert isinstance(found, Step)
             loss = compute()
-            return found.share(), loss
+            return found.share, loss
 
     share, loss = step()
     return float(share), float(loss)

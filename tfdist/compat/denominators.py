@@ -88,7 +88,6 @@ class Step:
         self.summed_loss: Any = None
         #: Updates of the mean loss: the function, the loss and the number of examples.
         self.waiting: list[tuple[Any, Any, Any]] = []
-        self._share: tf.Tensor | None = None
         self._before = [(each, each.read_value()) for each in settings.states()]
         self._graph = tf.compat.v1.get_default_graph()
 
@@ -103,16 +102,10 @@ class Step:
         """Whether it is traced outside of loops and conditions, where replicas wait for others."""
         return self._graph is tf.compat.v1.get_default_graph()
 
-    def share(self) -> tf.Tensor:
-        """This replica's denominator, 1 for a full batch; float32, shape []."""
-        if self._share is None:
-            self._share = self._find_share()
-        return self._share
-
     def message(self) -> tf.Tensor:
         """What the replicas sum: the share, and the number of examples in units of a full batch, so
         that 16-bit floats can hold it; float32, shape [2]."""
-        return tf.stack([self.share(), self.examples / self._size])
+        return tf.stack([self.share, self.examples / self._size])
 
     def settle(self) -> None:
         """Puts back the states that a step without an example has changed, and updates the mean
@@ -128,7 +121,7 @@ class Step:
             update, loss, weight = self.waiting.pop()
             if self.totals is not None:
                 examples = 1.0 if weight is None else self.totals[1] * self._size
-                share = tf.math.divide_no_nan(self.share(), self.totals[0]) * self.settings.replicas
+                share = tf.math.divide_no_nan(self.share, self.totals[0]) * self.settings.replicas
                 loss = tf.math.multiply_no_nan(loss, tf.cast(share, loss.dtype))
                 weight = examples / self.settings.replicas
             else:  # The loss of no example may be NaN.
@@ -153,16 +146,14 @@ class Step:
         parts = tf.math.divide_no_nan(own, sums(own))
         return tf.math.divide_no_nan(parts[0], parts[1])
 
-    def set_share(self, share: tf.Tensor) -> None:
-        """Replaces the share by that of several batches."""
-        self._share = share
-
     def say_once(self, text: str) -> None:
         """Logs a text, once in the life of this process."""
         if self.settings.says:
             _log_once(text)
 
-    def _find_share(self) -> tf.Tensor:
+    @functools.cached_property
+    def share(self) -> tf.Tensor:
+        """This replica's denominator, 1 for a full batch; float32, shape []."""
         losses = [each for each in self.losses if _is_reachable(each.denominator)]
         is_sum = bool(losses) and all(each.reduction == SUM for each in losses)
         if not losses:

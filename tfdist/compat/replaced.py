@@ -11,8 +11,8 @@ as in a custom loop, what `replace` has done stays until the process ends.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from functools import partial
 from typing import Any
 
@@ -56,14 +56,22 @@ def replace(owner: Any, name: str, value: Any) -> None:
     at_end(_set(owner, name, value))
 
 
-@contextmanager
-def replaced(owner: Any, name: str, value: Any) -> Iterator[None]:
+def replaced(owner: Any, name: str, value: Any) -> AbstractContextManager[None]:
     """Replaces an attribute of an object within the block; the arguments are those of `replace`."""
-    undo = _set(owner, name, value)
-    try:
+    return all_replaced([(owner, name, value)])
+
+
+@contextmanager
+def all_replaced(changes: Iterable[tuple[Any, str, Any]]) -> Iterator[None]:
+    """Replaces attributes within the block.
+
+    Args:
+      changes: the arguments of `replace` for each attribute.
+    """
+    with ExitStack() as stack:
+        for change in changes:
+            stack.callback(_set(*change))
         yield
-    finally:
-        undo()
 
 
 def _set(owner: Any, name: str, value: Any) -> Callable[[], None]:

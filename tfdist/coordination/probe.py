@@ -13,10 +13,10 @@ from __future__ import annotations
 import contextlib
 import enum
 import socket
-import time
 
 from tfdist.cluster import host_and_port
 from tfdist.coordination.shutdown import COMPLETION_NOTICE, is_proved
+from tfdist.process.deadline import wait_until
 
 _CONNECT_SECONDS = 2.0
 # A TensorFlow server and a completion notice send their first bytes at once.
@@ -86,12 +86,11 @@ def wait_for_server(address: str, seconds: float) -> bool:
     Returns:
       Whether one does.
     """
-    deadline = time.monotonic() + seconds
-    while identify(address) is not Listener.SERVER:
-        if time.monotonic() >= deadline:
-            return False
-        time.sleep(_POLL_SECONDS)
-    return True
+
+    def listens() -> bool:
+        return identify(address) is Listener.SERVER
+
+    return wait_until(listens, seconds, pause=_POLL_SECONDS)
 
 
 def _identify(connection: socket.socket, token: str) -> Listener:

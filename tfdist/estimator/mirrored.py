@@ -6,7 +6,6 @@ import tensorflow as tf
 
 from tfdist.estimator.sessions import Sessions
 from tfdist.strategies.local_devices import LocalDevices
-from tfdist.strategies.replicas import collective_sparse_gradients
 from tfdist.upstream import keras_optimizer_iterations
 
 
@@ -17,7 +16,6 @@ class MirroredSessions(Sessions):
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy:
-        collective_sparse_gradients.apply()
         keras_optimizer_iterations.apply()
         return self.strategy.tf_strategy
 

@@ -9,7 +9,6 @@ import tensorflow as tf
 from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.errors import UsageError
 from tfdist.estimator.sessions import Sessions
-from tfdist.strategies.replicas import collective_sparse_gradients
 
 _SAVE_STEPS = 1000
 
@@ -24,7 +23,6 @@ class MultiWorkerMirroredSessions(Sessions):
 
     @property
     def train_distribute(self) -> tf.distribute.Strategy:
-        collective_sparse_gradients.apply()
         return self.strategy.tf_strategy
 
     @property

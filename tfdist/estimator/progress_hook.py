@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass
 from typing import Any
 
 import tensorflow as tf
@@ -20,6 +21,7 @@ from tfdist.coordination.preemption import Preemption
 _LOOK_SECONDS = 1.0
 
 
+@dataclass(eq=False)
 class ProgressHook(tf.compat.v1.train.SessionRunHook):
     """Records the global step and the loss about once a second.
 
@@ -33,25 +35,16 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
       clock: returns seconds, from any starting point.
     """
 
-    def __init__(
-        self,
-        activity: Activity,
-        preemption: Preemption,
-        *,
-        max_steps: int | None,
-        add_line: Callable[[int, dict[str, float]], None] | None,
-        every_n_steps: int = 100,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._activity = activity
-        self._preemption = preemption
-        self._max_steps = max_steps
-        self._add = add_line
-        self._every = every_n_steps
-        self._clock = clock
-        self._looked = 0.0
-        # The time and the global step of the last line, or of the first look.
-        self._logged: tuple[float, int] | None = None
+    activity: Activity
+    preemption: Preemption
+    _: KW_ONLY
+    max_steps: int | None
+    add_line: Callable[[int, dict[str, float]], None] | None
+    every_n_steps: int = 100
+    clock: Callable[[], float] = time.monotonic
+    _looked: float = 0.0
+    # The time and the global step of the last line, or of the first look.
+    _logged: tuple[float, int] | None = None
 
     def begin(self) -> None:
         self._fetched = {"step": tf.compat.v1.train.get_global_step()}
@@ -61,33 +54,33 @@ class ProgressHook(tf.compat.v1.train.SessionRunHook):
             self._fetched["loss"] = losses[-1]
 
     def before_run(self, run_context: Any) -> tf.compat.v1.train.SessionRunArgs | None:
-        if self._clock() - self._looked < _LOOK_SECONDS:
+        if self.clock() - self._looked < _LOOK_SECONDS:
             return None
         return tf.compat.v1.train.SessionRunArgs(self._fetched)
 
     def after_run(self, run_context: Any, run_values: Any) -> None:
         if run_values.results is None:
             return
-        self._looked = now = self._clock()
+        self._looked = now = self.clock()
         values = {name: float(value) for name, value in run_values.results.items()}
         step = int(values.pop("step"))
         # Other workers may make steps, too.
-        resumed = max(0, step - self._preemption.steps_begun)
-        self._activity.describe(resumed=resumed, goal=self._max_steps or 0, **values)
+        resumed = max(0, step - self.preemption.steps_begun)
+        self.activity.describe(resumed=resumed, goal=self.max_steps or 0, **values)
         self._values = values
         if self._logged is None:
             # The first step has traced and placed the graph.
             self._logged = now, step
-        elif step - self._logged[1] >= self._every:
-            self._add_line(now, step)
+        elif step - self._logged[1] >= self.every_n_steps:
+            self._write_line(now, step)
 
     def end(self, session: Any) -> None:
-        self._add_line(self._clock(), int(session.run(self._fetched["step"])))
+        self._write_line(self.clock(), int(session.run(self._fetched["step"])))
 
-    def _add_line(self, now: float, step: int) -> None:
-        if self._add is None or self._logged is None or step == self._logged[1]:
+    def _write_line(self, now: float, step: int) -> None:
+        if self.add_line is None or self._logged is None or step == self._logged[1]:
             return
         before, step_before = self._logged
         speed = (step - step_before) / (now - before)
-        self._add(step, {**self._values, "steps_per_second": speed})
+        self.add_line(step, {**self._values, "steps_per_second": speed})
         self._logged = now, step

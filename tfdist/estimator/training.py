@@ -6,6 +6,7 @@ export(estimator, serving_input_receiver_fn)
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import os
 import shutil
@@ -162,14 +163,15 @@ def train(
     spec = tf.estimator.TrainSpec(shard, max_steps, own, listeners)
     topology, kv_store = job.topology, job.sessions.strategy.kv_store
     watched = preemption.watched(topology.peer, topology.peers, kv_store)
-    reported = job.reporter.watching(
-        lambda: preemption.steps_begun,
-        output.path,
-        step_timeout=job.sessions.role.flags.step_timeout,
-        is_chief=job.is_chief,
-        is_in_step=lambda: steps.is_in_step,
-    )
-    with watched, reported, writing(output.path, named=True):
+    with watched, writing(output.path, named=True), contextlib.ExitStack() as stack:
+        stack.callback(job.reporter.end_watch)
+        job.reporter.watch(
+            lambda: preemption.steps_begun,
+            output.path,
+            step_timeout=job.sessions.role.flags.step_timeout,
+            is_chief=job.is_chief,
+            is_in_step=lambda: steps.is_in_step,
+        )
         _train(estimator, spec)
     if preemption.is_preempted:
         if job.is_chief:

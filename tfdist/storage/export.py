@@ -5,7 +5,6 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 
 from __future__ import annotations
 
-import contextlib
 import functools
 from pathlib import Path
 from typing import Any
@@ -14,7 +13,7 @@ import tensorflow as tf
 from absl import logging
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import all_replaced, replaced
 from tfdist.errors import OutputError
 from tfdist.storage.files import quiet_tensorflow
 from tfdist.storage.output_directory import OutputDirectory, replacing_directory
@@ -120,11 +119,10 @@ def _save_with_keras_3(model: Any, directory: Path, options: tf.saved_model.Save
         archive.track_and_add_endpoint("serve", model, signature)
         archive.write_out(str(directory), options=options, verbose=False)
     try:
-        with contextlib.ExitStack() as uncompiled:
-            # `load_model` would not find an optimizer, loss or metrics of the user. Keras's
-            # `include_optimizer` has no effect.
-            for name in vars(model).keys() & {"compiled", "optimizer"}:
-                uncompiled.enter_context(replaced(model, name, None))
+        # `load_model` would not find an optimizer, loss or metrics of the user. Keras's
+        # `include_optimizer` has no effect.
+        compiled = vars(model).keys() & {"compiled", "optimizer"}
+        with all_replaced((model, name, None) for name in compiled):
             model.save(directory / KERAS_FILE)
     # A layer has no `get_config`, or its configuration contains an object that Keras cannot write.
     except (NotImplementedError, TypeError, ValueError) as error:

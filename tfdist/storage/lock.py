@@ -17,12 +17,13 @@ import json
 import os
 import socket
 import struct
-import time
 from contextlib import ExitStack, suppress
 from datetime import datetime
+from functools import partial
 from pathlib import Path
 
 from tfdist.errors import OutputError, log
+from tfdist.process.deadline import wait_until
 from tfdist.storage.output_directory import not_writable
 from tfdist.storage.trust import check_trusted
 
@@ -91,15 +92,12 @@ def is_held(path: Path) -> bool | None:
 
 
 def _take(file: int, path: Path) -> None:
-    until = time.monotonic() + _WAIT_SECONDS
-    while not _try_to_lock(file, path):
-        if time.monotonic() > until:
-            raise OutputError(
-                path.parent,
-                problem=f"is in use by another job ({holder(path)})",
-                remedy="Wait until that job has ended, or end it, or choose another directory.",
-            )
-        time.sleep(_RETRY_SECONDS)
+    if not wait_until(partial(_try_to_lock, file, path), _WAIT_SECONDS, pause=_RETRY_SECONDS):
+        raise OutputError(
+            path.parent,
+            problem=f"is in use by another job ({holder(path)})",
+            remedy="Wait until that job has ended, or end it, or choose another directory.",
+        )
     started = datetime.now().astimezone().isoformat(" ", "seconds")
     description = {"host": socket.gethostname(), "pid": os.getpid(), "started": started}
     os.ftruncate(file, 0)
@@ -127,9 +125,7 @@ def _try_to_lock(file: int, path: Path) -> bool:
 def holder(path: Path) -> str:
     """The process that was the last to take a lock, in words."""
     # A shared file system may show late what another machine has created.
-    until = time.monotonic() + _WAIT_SECONDS
-    while not path.exists() and time.monotonic() < until:
-        time.sleep(_RETRY_SECONDS)
+    wait_until(path.exists, _WAIT_SECONDS, pause=_RETRY_SECONDS)
     try:
         found = json.loads(path.read_text())
         return f"process {found['pid']} on {found['host']}, started {found['started']}"

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 
 from tfdist.errors import OutputError, log
 from tfdist.storage import lock
@@ -21,6 +22,7 @@ _POLL_SECONDS = 1.0
 _NOTICE_SECONDS = 30.0
 
 
+@dataclass(eq=False)
 class TrainingWatch:
     """Looks for the chief of the training in an output directory.
 
@@ -30,17 +32,11 @@ class TrainingWatch:
       sleep: waits for a number of seconds.
     """
 
-    def __init__(
-        self,
-        output: OutputDirectory,
-        timeout: float,
-        sleep: Callable[[float], None] = time.sleep,
-    ) -> None:
-        self._output = output
-        self._timeout = timeout
-        self._sleep = sleep
-        self._missing = 0.0
-        self._has_trained = False
+    output: OutputDirectory
+    timeout: float
+    sleep: Callable[[float], None] = time.sleep
+    _missing: float = 0.0
+    _has_trained: bool = False
 
     def wait(self) -> None:
         """Looks once, and sleeps for a second.
@@ -48,21 +44,21 @@ class TrainingWatch:
         Raises:
           OutputError: no chief has run for too long, without the time between two calls.
         """
-        if lock.is_held(self._output.lock) is False:
+        if lock.is_held(self.output.lock) is False:
             self._missing += _POLL_SECONDS
         else:  # Where the file system has no locks, nothing is known.
             self._missing, self._has_trained = 0.0, True
         if self._missing == _NOTICE_SECONDS:
             log(
-                f"the evaluator waits for the chief: no training runs in {self._output.path}; it "
-                f"gives up in {max(0.0, self._timeout - self._missing):.0f} s"
+                f"the evaluator waits for the chief: no training runs in {self.output.path}; it "
+                f"gives up in {max(0.0, self.timeout - self._missing):.0f} s"
             )
-        if self._missing >= self._timeout:
+        if self._missing >= self.timeout:
             ended = "has ended before it was complete" if self._has_trained else "has not started"
             raise OutputError(
-                self._output.path,
+                self.output.path,
                 problem=f"has no training to evaluate: the chief {ended}, and none has run for "
-                f"{self._timeout:g} s (--startup_timeout)",
+                f"{self.timeout:g} s (--startup_timeout)",
                 remedy="Look at the log of the chief, and start both again.",
             )
-        self._sleep(_POLL_SECONDS)
+        self.sleep(_POLL_SECONDS)

@@ -136,6 +136,26 @@ class Strategy(ABC, Generic[OptionsT]):
         """Compares what this task is about to do with what the other training tasks do."""
         return Agreement(self.topology.peer, self.topology.peers, self.kv_store)
 
+    def value_of_chief(self, key: str, choose: Callable[[], str]) -> str:
+        """The value that the chief has chosen for all tasks, perhaps before a restart.
+
+        Args:
+          key: the name of the value.
+          choose: called in the chief, if it has not chosen yet, and in a task that trains alone.
+
+        Raises:
+          TimeoutError: the chief has not chosen within `--startup_timeout`.
+        """
+        if self.kv_store is None:
+            return choose()
+        is_chief = self.topology.is_chief
+        value = self.kv_store.get(key, 0.0 if is_chief else self.settings.startup_timeout)
+        if value is None and is_chief:
+            self.kv_store.put(key, value := choose())
+        if value is None:
+            raise TimeoutError(f"The chief has not said its {key}.")
+        return value
+
     @property
     def _is_chief(self) -> bool:
         """Whether this task is the chief of the cluster; True if there is no cluster."""

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from typing import NoReturn
 
 from tfdist.cluster import Task
@@ -102,33 +103,34 @@ def serve_until_end(
     log(f"{settings.task} exits because {exited}")
 
 
+@dataclass(eq=False)
 class _Served:
     """Probes the tasks that a server serves.
 
     Attributes:
+      role: the role of this task.
+      others: the tasks besides the chief.
+      chief_at: as in `serve_until_end`.
       has_started: whether the chief's TensorFlow server has answered.
       has_completed: whether the chief's launcher has sent the completion notice.
     """
 
-    def __init__(
-        self, settings: TaskSettings, others: Sequence[Task], chief_at: tuple[str, int] | None
-    ) -> None:
-        self.has_started = False
-        self.has_completed = False
-        self._settings = settings
-        self._chief = settings.cluster.address(settings.cluster.chief_task)
-        self._chief_at = chief_at
-        self._others = others
-        self._gone_since: float | None = None
-        # By task, since when it accepts connections and answers none: it is stopped.
-        self._silent_since: dict[Task, float] = {}
-        self._lost: set[Task] = set()
+    settings: TaskSettings
+    others: Sequence[Task]
+    chief_at: tuple[str, int] | None
+    has_started: bool = False
+    has_completed: bool = False
+    _gone_since: float | None = None
+    # By task, since when it accepts connections and answers none: it is stopped.
+    _silent_since: dict[Task, float] = field(default_factory=dict)
+    _lost: set[Task] = field(default_factory=set)
 
     def have_exited(self) -> bool:
         """Probes the tasks once; returns whether they have been gone for long enough."""
         chief = Listener.SERVER
-        if self._chief_at is None or not probe.accepts(self._chief_at):
-            chief = probe.identify(self._chief, self._settings.token)
+        if self.chief_at is None or not probe.accepts(self.chief_at):
+            cluster = self.settings.cluster
+            chief = probe.identify(cluster.address(cluster.chief_task), self.settings.token)
         if self.has_started and chief is Listener.BARRIER:
             # A new process of the chief, which waits there until this task is restarted, too.
             chief = Listener.REFUSED
@@ -136,7 +138,7 @@ class _Served:
         self.has_started = self.has_started or chief is Listener.SERVER or self.has_completed
         found = [chief]
         if self.has_started and chief not in RUNNING:
-            found += map(self._identify, self._others)
+            found += map(self._identify, self.others)
         if any(listener in RUNNING for listener in found):
             self._gone_since = None
             return False
@@ -147,19 +149,19 @@ class _Served:
 
     def _identify(self, task: Task) -> Listener:
         """What listens at a task's address; REFUSED if it has not answered for too long."""
-        listener = probe.identify(self._settings.cluster.address(task))
+        listener = probe.identify(self.settings.cluster.address(task))
         if listener is not Listener.SILENT:
             self._silent_since.pop(task, None)
             return listener
         now = time.monotonic()
         silent = now - self._silent_since.setdefault(task, now)
-        if silent < self._settings.heartbeat_timeout:
+        if silent < self.settings.heartbeat_timeout:
             return listener
         if task not in self._lost:
             self._lost.add(task)
             log(
                 f"{task} was lost: it has not answered for {silent:.0f} s (--heartbeat_timeout), "
-                f"and {self._settings.cluster.chief_task} has exited"
+                f"and {self.settings.cluster.chief_task} has exited"
             )
         return Listener.REFUSED
 
@@ -168,6 +170,6 @@ class _Served:
         if self.has_completed:
             return 0.0
         if not self.has_started:
-            return self._settings.startup_timeout
-        is_certain = set(found) == {Listener.REFUSED} and not self._settings.is_restartable
+            return self.settings.startup_timeout
+        is_certain = set(found) == {Listener.REFUSED} and not self.settings.is_restartable
         return _EXIT_SECONDS if is_certain else _LOST_SECONDS

@@ -146,7 +146,7 @@ class _Step:
         means = scaled(gradients, tf.math.divide_no_nan(1.0, share))
         with denominators.step_of(self._model, self._data) as step:
             if step is not None:
-                step.set_share(share / self._steps)
+                step.share = share / self._steps  # That of several batches.
             self._call.apply(means)
         return self._model.get_metrics_result() if self._returns_results else logs
 
@@ -189,7 +189,7 @@ def _recorded(optimizer: Any) -> Iterator[list[_Call]]:
         present = [gradients[place] for place in places]
         shapes = [*(tf.TensorShape(variables[place].shape) for place in places), tf.TensorShape([])]
         step = denominators.current()
-        share = None if step is None else step.share()
+        share = None if step is None else step.share
         calls.append(_Call(present, shapes, update_all, share))
 
     with replaced(optimizer, *taking_updates(optimizer, record)):

@@ -27,11 +27,7 @@ from tfdist.training.summaries import Summaries
 
 
 def standard(
-    state: TrainingState,
-    output_dir: str,
-    *,
-    keep: int = 5,
-    save_steps: int | None = None,
+    state: TrainingState, output_dir: str, *, keep: int, save_steps: int | None
 ) -> list[tf.keras.callbacks.Callback]:
     """The callbacks of `Job.callbacks`, in the order that they require."""
     if state.role.is_dry_run:
@@ -91,9 +87,7 @@ class ExamplesPerSecond(tf.keras.callbacks.Callback):
 class NonFiniteWarning(tf.keras.callbacks.Callback):
     """Warns once about a metric that is not finite, such as a loss that has become NaN."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._has_warned = False
+    _has_warned = False
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         wrong = [

@@ -68,7 +68,7 @@ def warn_if_not_shared(topology: Topology) -> None:
     """
     if topology.is_chief and max(topology.num_replicas, len(topology.peers)) > 1:
         log(
-            "warning: the data of fit is not from job.dataset, which gives each task its share: "
-            "Keras divides each batch of a tf.data.Dataset among the replicas of a "
-            "tf.distribute.Strategy, and every task reads all of other data"
+            "warning: the data of fit is not from job.dataset, so tfdist does not shard it. "
+            "A tf.distribute strategy divides each batch of a tf.data.Dataset among its replicas; "
+            "otherwise, each task trains on all of the data. Use model.fit(job.dataset(data), …)"
         )

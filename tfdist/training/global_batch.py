@@ -75,7 +75,7 @@ def _sum(step: Step, rows: tf.Tensor) -> tf.Tensor:
         def gradient(upstream: tf.Tensor) -> tf.Tensor:
             # `reduce_weighted` will multiply by this replica's share what the others have lost
             # with theirs.
-            share = tf.cast(step.share(), upstream.dtype)
+            share = tf.cast(step.share, upstream.dtype)
             return tf.math.divide_no_nan(sums(share * upstream), share)
 
         return sums(value), gradient

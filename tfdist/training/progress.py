@@ -29,9 +29,7 @@ class Progress(StepFollower):
     """
 
     def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
-        super().__init__()
-        self._state = state
-        self._output = output
+        super().__init__(state, output)
         self._activity = state.reporter.activity
         self._read = 0.0
 

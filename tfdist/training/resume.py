@@ -45,21 +45,14 @@ class Resume(StepFollower):
     """
 
     def __init__(
-        self,
-        state: TrainingState,
-        output: OutputDirectory,
-        *,
-        keep: int,
-        save_steps: int | None = None,
+        self, state: TrainingState, output: OutputDirectory, *, keep: int, save_steps: int | None
     ) -> None:
-        super().__init__()
-        self._state = state
+        super().__init__(state, output)
         self._strategy = state.strategy
         self._agreement = state.strategy.agreement
         self._checkpointing = state.strategy.checkpointing
         self._cursor = state.strategy.cursor
         self._topology = state.strategy.topology
-        self._output = output
         self._keep = keep
         self._save_steps = save_steps
         self._finished = self._earlier_epochs = 0
@@ -147,12 +140,15 @@ class Resume(StepFollower):
         start = self._within_epoch(position)
         step = self._cursor.step_of_epoch(start.steps)
         if start.epoch >= epochs:
-            self._say_after(f"training is complete after {self._finished} epochs")
+            fewer = f"nothing to train up to epoch {epochs}: the weights and the history are those"
+            told = fewer if self._finished > epochs else "training is complete"
+            self._say_after(f"{told} after {self._finished} epochs")
         elif start.steps:
             self._say_after(f"resuming after step {step} of epoch {start.epoch + 1} of {epochs}")
         elif start.epoch:
             self._say_after(f"resuming after epoch {start.epoch} of {epochs}")
-        self._earlier_epochs = start.epoch
+        # Of a complete training, these are the epochs of its weights, which may be more.
+        self._earlier_epochs = max(start.epoch, self._finished)
         if start.epoch < epochs:
             # The epochs so far may have had other numbers of steps, with other tasks.
             steps, begun = self.params["steps"], self._state.steps - step
@@ -162,7 +158,12 @@ class Resume(StepFollower):
                 output_directory.cut_json_lines(
                     self._output.metrics, lambda record: record["epoch"] <= start.epoch
                 )
-                facts = {**facts_of(self._state.role), "goal": self._state.goal}
+                size = self._state.data and self._state.data.feed.batch_size
+                known = [each.get("batch_size") for each in events.read(self._output)]
+                before = next(filter(None, reversed(known)), size)
+                if self._state.steps and size and before != size:
+                    log(f"warning: a batch of a replica had {before} examples, now it has {size}")
+                facts = {**facts_of(self._state.role), "goal": self._state.goal, "batch_size": size}
                 self._log_event(events.START, start.epoch, **facts)
             self._fast_forward(start, step)
         self._saved = self._state.steps
@@ -174,12 +175,14 @@ class Resume(StepFollower):
         )
         # `history` is Keras's last callback, so checkpoints and the exported model include the
         # changes of all other callbacks, such as a smaller rate or the best weights.
-        replaced.replace(self.model.history, "on_train_end", self._end)
-        replaced.replace(self.model.history, "on_epoch_end", self._after_epoch)
+        # With Keras 2, a prediction in a callback gives the model another one for a while.
+        self._history = self.model.history
+        replaced.replace(self._history, "on_train_end", self._end)
+        replaced.replace(self._history, "on_epoch_end", self._after_epoch)
         if len(self._topology.peers) > 1:
             # Any callback or thread may set `stop_training`, by what its own task sees.
             self._asks = False
-            replaced.replace(self.model.history, "on_train_batch_end", self._after_step)
+            replaced.replace(self._history, "on_train_batch_end", self._after_step)
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
@@ -214,9 +217,7 @@ class Resume(StepFollower):
                     self._log_event(events.COMPLETE, self._finished)
         else:
             self._say_after(f"fit ended early, after epoch {self._finished} of {epochs}")
-        history.add_earlier_epochs(
-            self.model.history, self._output.metrics, epochs=self._earlier_epochs
-        )
+        history.add_earlier_epochs(self._history, self._output.metrics, epochs=self._earlier_epochs)
         self._checkpointing.finish(self.model)
         self._fit.close()
         self._state.reporter.end_watch()
@@ -307,9 +308,10 @@ class Resume(StepFollower):
         self._checkpointer.wait()
         self._checkpointing.wait_for_chief()
         if self._state.is_chief:
+            step, epoch = self._cursor.step_of_epoch(steps), self._finished
+            place = f"step {step} of epoch {epoch + 1}" if step or not epoch else f"epoch {epoch}"
             log(
-                f"saved after step {self._cursor.step_of_epoch(steps)} of epoch "
-                f"{self._finished + 1}, exiting with code {EXIT_PREEMPTED}; start the job again to "
+                f"saved after {place}, exiting with code {EXIT_PREEMPTED}; start the job again to "
                 "resume"
             )
             self._log_event(events.PREEMPTED, self._finished)
@@ -339,8 +341,8 @@ class Resume(StepFollower):
             self._stop(f"step {done} of epoch {self._finished + 1}", asking)
 
     def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
-        history, peers = self.model.history, self._topology.peers
-        type(history).on_epoch_end(history, epoch, logs)
+        peers = self._topology.peers
+        type(self._history).on_epoch_end(self._history, epoch, logs)
         self._save()
         if len(peers) == 1:
             return

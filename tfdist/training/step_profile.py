@@ -40,8 +40,7 @@ class StepProfile(StepFollower):
     def __init__(
         self, state: TrainingState, output: OutputDirectory, steps: tuple[int, int]
     ) -> None:
-        super().__init__()
-        self._state = state
+        super().__init__(state, output)
         self._first, self._last = steps
         name = f"steps_{self._first}_{self._last}"
         self._session = output.logs / "train" / "plugins" / "profile" / name

@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from typing import Any
 
+from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.state import TrainingState
 from tfdist.upstream.keras_callback_logs import IgnoresStepLogs
 
@@ -23,7 +24,16 @@ class StepFollower(IgnoresStepLogs):
 
     Where Keras sees the steps, `Steps` calls it before and after each execution of one or several
     steps; elsewhere, only before each request for steps.
+
+    Args:
+      state: the state of this task's training.
+      output: the output directory.
     """
+
+    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
+        super().__init__()
+        self._state = state
+        self._output = output
 
     def before_steps(self, batch: int) -> None:
         """Called before an execution, whose first step in the epoch is `batch`."""

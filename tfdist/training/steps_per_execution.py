@@ -15,7 +15,6 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.train_functions import is_skipping
-from tfdist.coordination.stores.kv_store import value_of_chief
 from tfdist.errors import log
 from tfdist.strategies.replicas import keras2_executions
 from tfdist.training.state import TrainingState
@@ -152,14 +151,8 @@ class StepsPerExecution(IgnoresStepLogs):
         if self._seen < self._next:
             return
         self._next *= 2
-        strategy = self._state.strategy
-        choice = value_of_chief(
-            strategy.kv_store,
-            f"tfdist_steps_per_execution_{_trainings}_{self._seen}",
-            self._choice,
-            is_chief=self._state.is_chief,
-            seconds=strategy.settings.startup_timeout,
-        )
+        key = f"tfdist_steps_per_execution_{_trainings}_{self._seen}"
+        choice = self._state.strategy.value_of_chief(key, self._choice)
         if choice != _UNDECIDED:
             self._chosen = int(choice)
 

@@ -12,11 +12,9 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.config.role import TaskRole
 from tfdist.process import packages
-from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training.records.tensorboard import TensorBoardRun
 from tfdist.training.records.trackers import Trackers
 from tfdist.training.scalars import scalars
-from tfdist.training.state import TrainingState
 from tfdist.training.steps import Logs, StepFollower
 
 # Between two writes within an epoch; the first write shows early that the training has begun.
@@ -34,16 +32,7 @@ class Summaries(StepFollower):
 
     The trackers of `--tracker` get the same values over the number of updates, with the names of
     the metrics log for those of an epoch.
-
-    Args:
-      state: describes the job, and counts the steps.
-      output: the output directory.
     """
-
-    def __init__(self, state: TrainingState, output: OutputDirectory) -> None:
-        super().__init__()
-        self._state = state
-        self._output = output
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._train = TensorBoardRun(self._output.logs / "train")

@@ -11,19 +11,18 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.replaced import replaced as replaced_method
+from tfdist.compat.replaced import all_replaced
 
 _METHODS = ("batch", "cache", "interleave", "map")
 
 
-@contextmanager
-def replaced(**replacements: Callable[[Any], Any]) -> Iterator[None]:
+def replaced(**replacements: Callable[[Any], Any]) -> AbstractContextManager[None]:
     """In this block, each argument with one of these names is replaced by its function's result."""
 
     def replacing(method: Callable[..., Any]) -> Callable[..., Any]:
@@ -39,8 +38,5 @@ def replaced(**replacements: Callable[[Any], Any]) -> Iterator[None]:
 
         return call
 
-    with ExitStack() as stack:
-        for name in _METHODS:
-            own = getattr(tf.data.Dataset, name)
-            stack.enter_context(replaced_method(tf.data.Dataset, name, replacing(own)))
-        yield
+    kind = tf.data.Dataset
+    return all_replaced((kind, name, replacing(getattr(kind, name))) for name in _METHODS)

@@ -12,21 +12,21 @@ task that calls it.
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import all_replaced
 
+_METHODS = ("from_tensor_slices", "from_tensors")
 # Smaller arrays are not worth a message of their own.
 _MIN_BYTES = 1 << 16
 
 
-@contextmanager
-def as_inputs() -> Iterator[None]:
+def as_inputs() -> AbstractContextManager[None]:
     """In this block, datasets of arrays capture them as tensors. Not safe for several threads."""
     tensors: dict[int, tuple[Any, tf.Tensor]] = {}
 
@@ -48,8 +48,4 @@ def as_inputs() -> Iterator[None]:
         return staticmethod(call)
 
     kind = tf.data.Dataset
-    with (
-        replaced(kind, "from_tensor_slices", capturing(kind.from_tensor_slices)),
-        replaced(kind, "from_tensors", capturing(kind.from_tensors)),
-    ):
-        yield
+    return all_replaced((kind, name, capturing(getattr(kind, name))) for name in _METHODS)

@@ -15,7 +15,7 @@ from tfdist.strategies.base import Strategy
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 # What the base class provides: a strategy uses it, or sets it in `set_up`.
-PROVIDED = {"agreement", "kv_store"}
+PROVIDED = {"agreement", "kv_store", "value_of_chief"}
 
 
 def test_the_contract_has_four_abstract_members_and_nine_hooks() -> None:

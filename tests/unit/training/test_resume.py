@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 from collections.abc import Iterator
 from dataclasses import replace
@@ -139,9 +140,12 @@ def test_a_signal_saves_a_checkpoint_and_exits_after_the_step(
     assert exit_.value.code == EXIT_PREEMPTED
     err = capfd.readouterr().err
     assert f"{number.name}: saving and exiting" in err
-    assert "saved after step" in err
+    saved = re.search(r"saved after (.*), exiting", err)
+    assert saved, err
+    place = saved[1]
+    assert place == "epoch 1" if step == 5 else re.fullmatch(r"step [1-4] of epoch [12]", place)
     assert_equal(train(tiny, tmp_path / "cut"), uninterrupted)
-    assert "resuming after" in capfd.readouterr().err
+    assert f"resuming after {place} of {EPOCHS} and " in capfd.readouterr().err
 
 
 @pytest.mark.parametrize("place", ["gather", "end_step"])
@@ -249,6 +253,7 @@ def fit_with_callbacks(
         kinds.ModelCheckpoint(str(directory / f"{output}.keras"), save_best_only=True),
         Remembers(),
     ]
+    tf.random.set_seed(2)  # Shuffles depend on it, too.
     job, model = tiny.job(), tiny.model()
     job._state.preemption.listen()
     model.fit(
@@ -283,7 +288,7 @@ class Remembers(tf.keras.callbacks.Callback):
 def test_callbacks_go_on_where_they_were(tiny: TinyTraining, tmp_path: Path, step: int) -> None:
     expected, remembered = fit_with_callbacks(tiny, tmp_path, "uninterrupted")
     # It stops early, and has reduced the rate.
-    assert remembered["EarlyStopping.stopped_epoch"] in range(5, 11)
+    assert remembered["EarlyStopping.stopped_epoch"] in range(4, 11)
     assert keras_compat.hyperparameters(expected)["learning_rate"].numpy() < 0.06
 
     signalled = AtStep(step, lambda: os.kill(os.getpid(), signal.SIGTERM))

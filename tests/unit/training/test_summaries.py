@@ -102,6 +102,7 @@ def test_the_job_is_a_text_and_the_model_a_graph(tiny: TinyTraining, tmp_path: P
     event = json.loads((tmp_path / "events.jsonl").read_text().splitlines()[0])
     assert (event["strategy"], event["tasks"], event["flags"]) == ("one_device", {}, {})
     assert event["command"]
+    assert event["batch_size"] == tiny.batch_size
 
 
 def test_long_epochs_have_values_within_them(

@@ -15,10 +15,9 @@ from __future__ import annotations
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable, Iterable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
 
 from tfdist.coordination.liveness import activity, hang_report
 from tfdist.coordination.liveness.activity import STARTING, Activity
@@ -140,15 +139,6 @@ class Reporter:
             self.activity, look, step_timeout, on_silence, is_in_step=is_in_step
         )
         watchdog.start()
-
-    @contextmanager
-    def watching(self, progress: Callable[[], int], output: Path, **options: Any) -> Iterator[None]:
-        """`watch` while the block runs."""
-        self.watch(progress, output, **options)
-        try:
-            yield
-        finally:
-            self.end_watch()
 
     def end_watch(self) -> None:
         """Ends what `watch` has begun."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import KW_ONLY, dataclass, field
 
 from tfdist.coordination.liveness import activity
 from tfdist.coordination.liveness.activity import Activity
@@ -27,6 +28,7 @@ _LONGEST_POLL_SECONDS = 1.0
 _POLLS = 10
 
 
+@dataclass(eq=False)
 class Watchdog:
     """Watches the steps of this task in a thread.
 
@@ -39,31 +41,22 @@ class Watchdog:
       clock: returns seconds, from any starting point.
     """
 
-    def __init__(
-        self,
-        record: Activity,
-        progress: Callable[[], int],
-        step_timeout: float | None,
-        on_silence: Callable[[float], None],
-        *,
-        is_in_step: Callable[[], bool] | None = None,
-        clock: Callable[[], float] = time.monotonic,
-    ) -> None:
-        self._activity = record
-        self._progress = progress
-        self._step_timeout = step_timeout
-        self._on_silence = on_silence
-        self._is_in_step = is_in_step
-        self._clock = clock
-        self._slowest = 0.0
-        self._silent = 0.0
-        self._looked = 0.0
-        self._steps: int | None = None
-        self._ended = threading.Event()
+    record: Activity
+    progress: Callable[[], int]
+    step_timeout: float | None
+    on_silence: Callable[[float], None]
+    _: KW_ONLY
+    is_in_step: Callable[[], bool] | None = None
+    clock: Callable[[], float] = time.monotonic
+    _slowest: float = 0.0
+    _silent: float = 0.0
+    _looked: float = 0.0
+    _steps: int | None = None
+    _ended: threading.Event = field(default_factory=threading.Event)
 
     def start(self) -> None:
         """Watches from now on."""
-        self._looked = self._clock()
+        self._looked = self.clock()
         threading.Thread(target=self._watch, name="watchdog", daemon=True).start()
 
     def stop(self) -> None:
@@ -82,28 +75,28 @@ class Watchdog:
     @property
     def limit(self) -> float:
         """The seconds that a step may take."""
-        if self._step_timeout is not None:
-            return self._step_timeout
+        if self.step_timeout is not None:
+            return self.step_timeout
         return max(_LEAST_SECONDS, _SLOWEST_STEPS * self._slowest)
 
     def look(self) -> None:
         """Checks once whether a step was made."""
-        now = self._clock()
+        now = self.clock()
         # Counted, not measured: this process may have been suspended.
         passed, self._looked = min(now - self._looked, 2 * self.poll_seconds), now
-        steps = self._progress()
+        steps = self.progress()
         if steps != self._steps:
-            doing = self._activity.state.doing
+            doing = self.record.state.doing
             if self._steps is not None and doing in (activity.STARTING, activity.TRAINING):
                 self._slowest = max(self._slowest, self._silent + passed)
             self._steps, self._silent = steps, 0.0
-            self._activity.made(steps)
+            self.record.made(steps)
             return
         self._silent += passed
-        if self._is_in_step is not None and self._steps:
-            doing = activity.TRAINING if self._is_in_step() else activity.BETWEEN_STEPS
-            if doing != self._activity.state.doing:
-                self._activity.enter(doing)
-        patience = 1.0 if self._activity.state.doing == activity.TRAINING else PATIENCE
+        if self.is_in_step is not None and self._steps:
+            doing = activity.TRAINING if self.is_in_step() else activity.BETWEEN_STEPS
+            if doing != self.record.state.doing:
+                self.record.enter(doing)
+        patience = 1.0 if self.record.state.doing == activity.TRAINING else PATIENCE
         if self._silent >= patience * self.limit:
-            self._on_silence(self._silent)
+            self.on_silence(self._silent)

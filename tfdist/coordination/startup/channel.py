@@ -17,6 +17,7 @@ nothing about the token. From then on, each line has a code; see `tfdist.coordin
 from __future__ import annotations
 
 import asyncio
+from dataclasses import dataclass
 
 from tfdist.cluster import Cluster
 from tfdist.coordination.seal import Seal, seals
@@ -30,6 +31,7 @@ from tfdist.coordination.startup.protocol import (
 )
 
 
+@dataclass(eq=False)
 class Channel:
     """Sends and receives messages on a connection.
 
@@ -40,19 +42,14 @@ class Channel:
       theirs: the seal of what the other task sends.
     """
 
-    def __init__(
-        self,
-        reader: asyncio.StreamReader,
-        writer: asyncio.StreamWriter,
-        ours: Seal,
-        theirs: Seal,
-    ) -> None:
-        self.writer = writer
-        self._reader, self._ours, self._theirs = reader, ours, theirs
+    reader: asyncio.StreamReader
+    writer: asyncio.StreamWriter
+    ours: Seal
+    theirs: Seal
 
     def send(self, message: Message) -> None:
         """Sends a message; does not wait."""
-        self.writer.write(self._ours.seal(encode(message)))
+        self.writer.write(self.ours.seal(encode(message)))
 
     async def receive(self, cluster: Cluster | None = None) -> Message | OtherCluster | None:
         """The next message; None at the end, and for a line that is no message of the other task.
@@ -72,7 +69,7 @@ class Channel:
         Raises:
           As `receive`.
         """
-        return self._theirs.open(await self._reader.readline()) or b""
+        return self.theirs.open(await self.reader.readline()) or b""
 
 
 async def open_channel(

@@ -13,15 +13,15 @@ environment variables are those of Horovod 0.28's launcher (`horovod.runner.gloo
 from __future__ import annotations
 
 import importlib
-import time
 from collections import Counter
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, suppress
 
 from tfdist.cluster.interfaces import interfaces
 from tfdist.coordination.startup.addresses import is_loopback, resolve
 from tfdist.coordination.stores.kv_store import RendezvousStore
 from tfdist.coordination.stores.rendezvous_server import serve_store
+from tfdist.process.deadline import wait_until
 
 #: The environment variable that names the network interface for Gloo.
 INTERFACE_VARIABLE = "HOROVOD_GLOO_IFACE"
@@ -109,15 +109,14 @@ def wait_for_server(host: str, port: int, timeout: float) -> None:
       TimeoutError: it is not served within `timeout` seconds.
     """
     store = RendezvousStore(host, port, token="")
-    deadline = time.monotonic() + timeout
-    while True:
-        try:
+
+    def answers() -> bool:
+        with suppress(OSError):
             store.get("any", seconds=0.0)  # Any answer will do.
-            return
-        except OSError:
-            if time.monotonic() > deadline:
-                raise TimeoutError(
-                    f"rank 0 does not serve Horovod's rendezvous at {host}:{port} after "
-                    f"{timeout:g} s"
-                ) from None
-            time.sleep(_CONNECT_POLL_SECONDS)
+            return True
+        return False
+
+    if not wait_until(answers, timeout, pause=_CONNECT_POLL_SECONDS):
+        raise TimeoutError(
+            f"rank 0 does not serve Horovod's rendezvous at {host}:{port} after {timeout:g} s"
+        )

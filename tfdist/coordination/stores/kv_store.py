@@ -16,7 +16,6 @@ import hmac
 import time
 import urllib.error
 import urllib.request
-from collections.abc import Callable
 from http import HTTPStatus
 from typing import Protocol
 
@@ -40,36 +39,6 @@ class KeyValueStore(Protocol):
 
     def get(self, key: str, seconds: float) -> str | None:
         """Waits up to `seconds` for the key; returns its value, or None if it is not set."""
-
-
-def value_of_chief(
-    store: KeyValueStore | None,
-    key: str,
-    choose: Callable[[], str],
-    *,
-    is_chief: bool,
-    seconds: float,
-) -> str:
-    """The value that the chief has chosen for all tasks, perhaps before a restart.
-
-    Args:
-      store: the store of the training tasks; None if this task trains alone.
-      key: the name of the value.
-      choose: called in the chief, if it has not chosen yet.
-      is_chief: whether this task is the chief.
-      seconds: how long the other tasks wait.
-
-    Raises:
-      TimeoutError: the chief has not chosen in this time.
-    """
-    if store is None:
-        return choose()
-    value = store.get(key, 0.0 if is_chief else seconds)
-    if value is None and is_chief:
-        store.put(key, value := choose())
-    if value is None:
-        raise TimeoutError(f"The chief has not said its {key}.")
-    return value
 
 
 class RendezvousStore:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 import tensorflow as tf
@@ -36,6 +36,7 @@ class Replica:
     weights: Sequence[tf.Tensor]
 
 
+@dataclass(eq=False)
 class Pipeline:
     """Runs each layer of a model on the device of its stage, by wrapping the calls of layers.
 
@@ -47,16 +48,13 @@ class Pipeline:
       options: the options of the strategy.
     """
 
-    def __init__(
-        self, grid: Grid, weights: Sequence[tuple[tf.Variable, int]], options: InGraphOptions
-    ) -> None:
-        self.grid = grid
-        self.weights = weights
-        self.options = options
-        # The replica of the part of a batch that is called; and for each stage that the part has
-        # reached, the outputs of the last layer that was run there.
-        self._replica: Replica | None = None
-        self._results: dict[int, list[tf.Tensor]] = {}
+    grid: Grid
+    weights: Sequence[tuple[tf.Variable, int]]
+    options: InGraphOptions
+    # The replica of the part of a batch that is called; and for each stage that the part has
+    # reached, the outputs of the last layer that was run there.
+    _replica: Replica | None = None
+    _results: dict[int, list[tf.Tensor]] = field(default_factory=dict)
 
     @property
     def is_in_part(self) -> bool:

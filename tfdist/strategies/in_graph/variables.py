@@ -7,14 +7,14 @@ worker with the fewest bytes, so that no process needs memory for the whole mode
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import all_replaced
 from tfdist.strategies.sizes import bytes_of
 from tfdist.upstream.wrapped_variables import innermost
 
@@ -44,13 +44,9 @@ def spread(devices: Sequence[str]) -> Iterator[None]:
         yield
 
 
-@contextmanager
-def reading(values: Iterable[tuple[tf.Variable, tf.Tensor]]) -> Iterator[None]:
+def reading(values: Iterable[tuple[tf.Variable, tf.Tensor]]) -> AbstractContextManager[None]:
     """In this block, reading a variable returns the given tensor instead."""
-    with ExitStack() as stack:
-        for variable, value in values:
-            stack.enter_context(replaced(variable, "value", lambda value=value: value))
-        yield
+    return all_replaced((each, "value", lambda value=value: value) for each, value in values)
 
 
 def tensorflow_variable(variable: Any) -> tf.Variable:

@@ -182,14 +182,12 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             host, _ = host_and_port(self.cluster.address(self.task))
             with listening.listen() as free:
                 jobs[CHIEF] = [f"{host}:{free.getsockname()[1]}"]
-        is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
         self.tf_strategy = PassesShards(
             tf.distribute.cluster_resolver.SimpleClusterResolver(
                 tf.train.ClusterSpec(jobs), task_type=CHIEF, task_id=0, rpc_layer="grpc"
             ),
             # TensorFlow's partitioned variables do not fit into those of Keras 3.
-            variable_partitioner=None if is_keras_3 else partitioner,
-            layer_partitioner=partitioner if is_keras_3 else None,
+            partitioner,
         )
         if self._replicas is not None:
             self._synchronous = Synchronous(

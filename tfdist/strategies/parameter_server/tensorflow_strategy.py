@@ -10,6 +10,7 @@ from typing import Any
 import tensorflow as tf
 
 from tfdist.cluster.task_types import PS
+from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner
 from tfdist.strategies.parameter_server.variables.placement import Placement
@@ -20,10 +21,10 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
 
     Args:
       cluster_resolver: the cluster, as TensorFlow's strategy takes it.
-      variable_partitioner: TensorFlow's partitioner of variables; None with Keras 3.
-      layer_partitioner: the partitioner of the layers of Keras 3; None if variables stay whole.
+      partitioner: splits variables; with Keras 3, those of its layers. None if they stay whole.
 
     Attributes:
+      layer_partitioner: the partitioner of the layers of Keras 3; None with Keras 2.
       placement: where the variables lie.
       split_variables: the variables of Keras 3 in parts.
       distribute_shards: distributes shards over the workers; set by the coordinator.
@@ -31,18 +32,13 @@ class PassesShards(tf.distribute.ParameterServerStrategy):
 
     distribute_shards: Callable[[sharding.Shards], Any]
 
-    def __init__(
-        self,
-        cluster_resolver: Any,
-        *,
-        variable_partitioner: Partitioner | None = None,
-        layer_partitioner: Partitioner | None = None,
-    ) -> None:
+    def __init__(self, cluster_resolver: Any, partitioner: Partitioner | None) -> None:
         spec = cluster_resolver.cluster_spec()
-        self.layer_partitioner = layer_partitioner
+        is_keras_3 = keras_compat.is_keras_3(tf.keras.Model)
+        self.layer_partitioner = partitioner if is_keras_3 else None
         self.split_variables: weakref.WeakSet[Any] = weakref.WeakSet()
         self.placement = Placement(len(spec.job_tasks(PS)))
-        super().__init__(cluster_resolver, variable_partitioner)
+        super().__init__(cluster_resolver, None if is_keras_3 else partitioner)
 
     def scope(self) -> AbstractContextManager[Any]:
         scope: AbstractContextManager[Any] = super().scope()

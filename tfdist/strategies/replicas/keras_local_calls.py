@@ -10,14 +10,14 @@ them, so the usual `if is_chief: model.predict(…)` never returns.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat.replaced import replace, replaced
+from tfdist.compat.replaced import all_replaced, replace
 from tfdist.strategies.replicas import sync_on_read
 from tfdist.upstream.wrapping import apply_wrapper
 
@@ -65,10 +65,8 @@ def _without_strategy(model: Any) -> Iterator[None]:
     is_keras_3 = keras_compat.is_keras_3(model)
     attribute = "_distribute_strategy" if is_keras_3 else "_distribution_strategy"
     local = getattr(model, _LOCAL, {})
-    with ExitStack() as stack:
-        stack.enter_context(replaced(model, attribute, None))
-        for name in _FUNCTIONS:
-            stack.enter_context(replaced(model, name, local.get(name)))
+    changes = {attribute: None, **{name: local.get(name) for name in _FUNCTIONS}}
+    with all_replaced((model, *change) for change in changes.items()):
         yield
         local = {name: getattr(model, name) for name in _FUNCTIONS}
     replace(model, _LOCAL, local)

@@ -127,6 +127,8 @@ class _Parser(argparse.ArgumentParser):
     def _meant(self, argument: str) -> str:
         name = argument.partition("=")[0].replace("-", "_").lstrip("_")
         flags = [each.dest for each in self._actions if f"--{each.dest}" in each.option_strings]
+        if (count := name.removeprefix("num_")) in flags:
+            return f"; did you mean --{count}?"  # Rather than `--min_workers`.
         # `--worker` means `--workers` rather than `--worker_hosts`.
         close = sorted(get_close_matches(name, flags), key=lambda flag: abs(len(flag) - len(name)))
         if close:

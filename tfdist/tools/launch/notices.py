@@ -27,6 +27,9 @@ _SHORTEST_SECONDS = 5.0
 # Seconds of CPU time of all tasks, over `_IDLE_SECONDS`.
 _IDLE = 0.3
 
+# What Keras prints first.
+_TRAINS = "Epoch 1/"
+
 # proc(5), net/tcp.
 _LISTENS, _CONNECTS = "0A", "02"
 
@@ -57,6 +60,10 @@ class Notices:
             self._is_decided = True
         if not self._is_decided and now - self._started >= _ALONE_SECONDS:
             self._say_alone(f"no task has joined the others after {_ALONE_SECONDS:.0f} s")
+        # Those who train together meet before.
+        lines = [line for process in self._processes for line in process.last_lines]
+        if not self._is_decided and any(line.startswith(_TRAINS) for line in lines):
+            self._say_alone("a task trains, and no task has joined the others")
         if self._may_serve and now - self._busy_at >= _IDLE_SECONDS:
             used = cpu_seconds(self._processes)
             if 0 <= used - self._used < _IDLE:

@@ -58,6 +58,8 @@ class Process:
       task, name: the task and its name.
       pid: the number of the process, which is also that of its session.
       pipe: what the task writes; see `copy_output`.
+      last_lines: the last lines that were shown of its output.
+      has_said_why: whether it has printed an error of tfdist, which says why it fails in one line.
       sources: what is readable when the task has written something or has ended.
     """
 
@@ -87,12 +89,12 @@ class Process:
         self.sources: list[IO[bytes] | int] = [self.pipe]
         if self._started.sentinel is not None:
             self.sources.append(self._started.sentinel)
-        self._last_lines: deque[str] = deque(maxlen=_LAST_LINES)
+        self.last_lines: deque[str] = deque(maxlen=_LAST_LINES)
         self._prefix = line_prefix
         self._printer = printer
         self._reader, self._noise = LineReader(), Noise(printer.told)
         self._log = TaskLog(log_dir, task.name) if log_dir else None
-        self._has_said = False
+        self.has_said_why = False
         self._killed_at = math.inf
 
     @property
@@ -113,11 +115,11 @@ class Process:
 
     def explain_failure(self) -> None:
         """Prints the task's last lines and a hint, unless the task itself has said why."""
-        if self._last_lines and not self.uncaught and not self._has_said:
+        if self.last_lines and not self.uncaught and not self.has_said_why:
             log(f"the last lines of {self.name}:")
-            for line in self._last_lines:
+            for line in self.last_lines:
                 print(f"[{self.name}] {line}".rstrip(), file=sys.stderr, flush=True)
-            if remedy := remedy_for("\n".join(self._last_lines)):
+            if remedy := remedy_for("\n".join(self.last_lines)):
                 log(f"hint: {remedy}")
 
     def has_ended(self) -> bool:
@@ -166,9 +168,9 @@ class Process:
         return code
 
     def _show(self, lines: Sequence[str]) -> None:
-        self._has_said |= any(line.startswith("tfdist: error: ") for line in lines)
+        self.has_said_why |= any(line.startswith("tfdist: error: ") for line in lines)
         shown = [line for line in lines if self._noise.keeps(line)]
-        self._last_lines.extend(shown)
+        self.last_lines.extend(shown)
         self._printer.write("".join(f"{(self._prefix + line).rstrip()}\n" for line in shown))
 
 

@@ -177,7 +177,7 @@ class Supervisor:
             self._interrupt(number, 128 + number)
         elif number == signal.SIGINT:
             # A second Ctrl-C means that the user does not want to wait.
-            self._on_grace_period()
+            self._on_grace_period("a second signal" if self._is_interrupted else "Ctrl-C")
 
     def _interrupt(self, number: int, code: int) -> None:
         """Lets all tasks save and exit; `code` is the outcome if the chief has not saved."""
@@ -233,9 +233,9 @@ class Supervisor:
         how = f"{process.name} {how_it_ended(code)}"
         if cause is not process:
             how = f"{cause.name} failed, and {process.name} with it"
-        if cause.uncaught:
-            how += f" ({cause.uncaught.error})"
-        self._printer.failed(how)
+        error = f" ({cause.uncaught.error})" if cause.uncaught else ""
+        self._printer.failed(how + error)
+        how += "" if cause.has_said_why else error
         is_late = self._chief_has_ended and process.task.kind.in_cluster
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.
@@ -318,10 +318,10 @@ class Supervisor:
         if self._running:
             self._deadlines.set("grace", grace_period, self._on_grace_period)
 
-    def _on_grace_period(self) -> None:
+    def _on_grace_period(self, why: str = "still running after the grace period") -> None:
         self._deadlines.pop("grace", None)
         if self._running:
-            log(f"killing {_names(self._running)}: still running after the grace period")
+            log(f"killing {_names(self._running)}: {why}")
         _kill(self._running)
 
     def _look_for_stuck(self) -> None:

@@ -54,6 +54,7 @@ footer { color: #666; font-size: .85rem; margin-top: 3rem; }
 def page_of(run: Run) -> str:
     """The HTML page about a run."""
     output = OutputDirectory(run.path)
+    hang = read_text(output.hang_report)
     starts = [event for event in run.events if event.get("event") == events.START]
     start = starts[-1] if starts else {}
     sections = {
@@ -65,11 +66,11 @@ def page_of(run: Run) -> str:
         "Last metrics": _records(run.epochs[-10:]),
         "Evaluations": _records(run.evaluations[-10:]),
         "Checkpoints": _records(_checkpoints(output)),
-        "Hang report": _hang_report(output),
+        "Hang report": f"<pre>{escape(hang)}</pre>" if hang else "",
     }
     title = escape(f"{run.path.resolve().name}: a training with tfdist")
     body = [
-        *(f'<p class="warning">{escape(text)}</p>' for text in _warnings(run, output)),
+        *(f'<p class="warning">{escape(text)}</p>' for text in _warnings(run, hang)),
         *(f"<section><h2>{name}</h2>{part}</section>" for name, part in sections.items() if part),
     ]
     return "\n".join(
@@ -158,7 +159,7 @@ def _curves(run: Run) -> str:
     return f'<div class="curves">{"".join(pictures)}</div>' if pictures else ""
 
 
-def _warnings(run: Run, output: OutputDirectory) -> Iterator[str]:
+def _warnings(run: Run, hang: str) -> Iterator[str]:
     restarts = len(run.restarts("step"))
     if restarts:
         yield f"The training was started again {restarts} time{'s' * (restarts > 1)}."
@@ -168,7 +169,7 @@ def _warnings(run: Run, output: OutputDirectory) -> Iterator[str]:
             name = "epoch" if "epoch" in record else "step"
             yield f"Not finite in {name} {record.get(name)}: {', '.join(wrong)}."
             break
-    if read_text(output.hang_report):
+    if hang:
         yield "The job made no step, or lost a task: see the hang report below."
 
 
@@ -192,11 +193,6 @@ def _checkpoints(output: OutputDirectory) -> Iterator[dict[str, Any]]:
             size, saved = size_and_time(checkpoint)
             row = {"step": f"{step:,}", "size": quantities.size(size), "saved": _time(saved)}
             yield {**row, "path": checkpoint}
-
-
-def _hang_report(output: OutputDirectory) -> str:
-    text = read_text(output.hang_report)
-    return f"<pre>{escape(text)}</pre>" if text else ""
 
 
 def _time(seconds: float) -> str:

@@ -78,7 +78,7 @@ class Summary:
             f"result    {_result(code)}",
             f"speed     {speed}; step {steps:,}{ending}",
             f"time      {quantities.duration(seconds)}, {share:.0%} of it in training steps",
-            f"saved     {_saved(OutputDirectory(state.output))}",
+            f"saved     {_saved(OutputDirectory(state.output), self._started)}",
             f"failures  {'; '.join(failures[-3:])}"
             + (f" ({len(failures) - 3} earlier)" if len(failures) > 3 else ""),
         ]
@@ -92,8 +92,10 @@ def _result(code: int) -> str:
     return f"failed with code {code}"
 
 
-def _saved(output: OutputDirectory) -> str:
-    """The newest checkpoint and the exported model."""
+def _saved(output: OutputDirectory, started: float) -> str:
+    """The newest checkpoint, and the model if it was exported after `started`."""
     found = saved_checkpoints(output)
     parts = [f"checkpoint {found[-1][1]}"] if found else ["no checkpoint"]
-    return ", ".join([*parts, f"model {output.saved_model}"] if output.has_model else parts)
+    # An interrupted job exports none, but an earlier one may have.
+    has_model = output.has_model and output.saved_model.stat().st_mtime >= started
+    return ", ".join([*parts, f"model {output.saved_model}"] if has_model else parts)

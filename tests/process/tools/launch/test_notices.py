@@ -28,7 +28,8 @@ def listener() -> Iterator[socket.socket]:
 
 
 def process_of(name: str, pid: int = -1, **options: Any) -> Any:
-    return SimpleNamespace(name=name, pid=pid, task=TaskSpec(name, (), {}, **options))
+    task = TaskSpec(name, (), {}, **options)
+    return SimpleNamespace(name=name, pid=pid, task=task, last_lines=[])
 
 
 class Clock:
@@ -65,6 +66,20 @@ def test_a_job_whose_tasks_do_not_meet_is_told_once(
     told = capsys.readouterr().err
     assert told.count("warning: no task has joined the others after 60 s.") == 1
     assert told.count("\n") == 1
+
+
+def test_an_epoch_of_a_task_that_has_not_met_the_others_is_told(
+    listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
+) -> None:
+    processes = workers(listener.getsockname()[1])
+    notices = Notices(processes)
+    processes[1].last_lines.append("Epoch 1/3")
+    assert not notices.look()
+    told = capsys.readouterr().err
+    assert told.startswith("tfdist: warning: a task trains, and no task has joined the others. A")
+    listener.listen()
+    assert not Notices(processes).look()
+    assert capsys.readouterr().err == ""
 
 
 @pytest.mark.parametrize("seconds", [4.0, 6.0])

@@ -37,6 +37,8 @@ for step in range(1, 31):
     if step % 10 == 0:
         print(f"step {step}", flush=True)
     time.sleep(0.1)
+    if step == 30 and task["index"] == 0:
+        pathlib.Path("saved_model", "saved_model.pb").touch()
     if step == 15 and task["index"] == 1 and not marker.exists():
         marker.touch()
         sys.exit(int(sys.argv[1]))

@@ -127,7 +127,7 @@ def test_a_second_ctrl_c_kills_at_once(tfdist_run: Start) -> None:
 
     _, err = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 130
-    assert err == "tfdist: killing worker:0: still running after the grace period\n"
+    assert err == "tfdist: killing worker:0: a second signal\n"
 
 
 def test_a_second_sigterm_leaves_the_grace_period(tfdist_run: Start, tmp_path: Path) -> None:

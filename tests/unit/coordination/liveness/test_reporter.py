@@ -215,7 +215,7 @@ def test_no_task_ends_outside_of_fit(
     def silences() -> int:
         assert made._watchdog is not None
         before = len(found)
-        made._watchdog._on_silence(1.0)
+        made._watchdog.on_silence(1.0)
         return len(found) - before
 
     fit(0.001)

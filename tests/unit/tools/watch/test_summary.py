@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from pathlib import Path
 
 import pytest
@@ -68,7 +69,7 @@ def test_the_metrics_log_is_more_exact_than_the_last_look(
     assert "step 100, loss 0.5" in late.lines(0, now=130.0)[1], "the log is of an earlier job"
 
 
-def test_the_newest_checkpoint_is_that_with_the_highest_number(tmp_path: Path) -> None:
+def test_the_files_are_the_newest_checkpoint_and_the_model_of_this_job(tmp_path: Path) -> None:
     for name in ("checkpoints/ckpt-9", "checkpoints/ckpt-10", "checkpoints/ckpt-x"):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / f"{name}.index").touch()
@@ -76,4 +77,10 @@ def test_the_newest_checkpoint_is_that_with_the_highest_number(tmp_path: Path) -
     summary.saw([row(tmp_path)], 1.0)
     assert summary.lines(0, now=110.0)[3] == f"saved     checkpoint {tmp_path}/checkpoints/ckpt-10"
     (tmp_path / "model.ckpt-20.index").touch()  # Of an Estimator.
-    assert summary.lines(0, now=110.0)[3] == f"saved     checkpoint {tmp_path}/model.ckpt-20"
+    saved = f"saved     checkpoint {tmp_path}/model.ckpt-20"
+    assert summary.lines(0, now=110.0)[3] == saved
+    model = tmp_path / "saved_model"
+    model.mkdir()
+    for exported, shown in ((99.0, saved), (105.0, f"{saved}, model {model}")):
+        os.utime(model, (exported, exported))
+        assert summary.lines(75, now=110.0)[3] == shown

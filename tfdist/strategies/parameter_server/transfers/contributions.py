@@ -110,7 +110,7 @@ class Recorded:
         ]
         before = len(self.graph.get_operations())
         step = denominators.current()
-        share = tf.ones([]) if step is None else step.share()
+        share = tf.ones([]) if step is None else step.share
         recorded = scaled(recorded, share)
         self._updates.append(Update(apply, recorded, owners, before, share))
 

@@ -11,12 +11,12 @@ worker's step has the variable's new value to itself, and its change is part of 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from typing import Any
 
 import tensorflow as tf
 
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import all_replaced
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.upstream import wrapped_variables
 
@@ -61,16 +61,13 @@ def recorded_changes(variable: tf.Variable, recorded: Recorded) -> Iterator[None
         else:
             changes.append(changes[-1] + change if changes else change)
 
-    reads = {name: current(method) for name, method in read.items()}
-    assigns = {
-        "assign": recording("assign", values.append),
-        "assign_add": recording("assign_add", add),
-        "assign_sub": recording("assign_sub", lambda change: add(-change)),
-    }
-    with ExitStack() as stack:
-        for owner, methods in ((inner, reads), (variable, assigns)):
-            for name, method in methods.items():
-                stack.enter_context(replaced(owner, name, method))
+    methods = [
+        *((inner, name, current(method)) for name, method in read.items()),
+        (variable, "assign", recording("assign", values.append)),
+        (variable, "assign_add", recording("assign_add", add)),
+        (variable, "assign_sub", recording("assign_sub", lambda change: add(-change))),
+    ]
+    with all_replaced(methods):
         yield
     if values:
         recorded.change(variable, values[-1] - tf.cast(read["read_value"](), variable.dtype))

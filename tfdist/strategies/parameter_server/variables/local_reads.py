@@ -10,7 +10,7 @@ Rows of a table that a layer gathers are not read as a whole, and are sent for e
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -18,7 +18,7 @@ import tensorflow as tf
 from tensorflow.python.eager import record, tape
 
 from tfdist.compat import keras as keras_compat
-from tfdist.compat.replaced import replaced
+from tfdist.compat.replaced import all_replaced
 from tfdist.upstream.wrapped_variables import innermost
 
 
@@ -32,9 +32,8 @@ def reading_once(weights: Iterable[Any]) -> Iterator[None]:
     variables = list(map(innermost, keras_compat.as_tensorflow(weights)))
     # TensorFlow leaves out the reads that nothing uses.
     values = [variable.value() for variable in variables]
-    with ExitStack() as stack:
-        for variable, value in zip(variables, values, strict=True):
-            stack.enter_context(replaced(variable, "value", partial(_read, variable, value)))
+    pairs = zip(variables, values, strict=True)
+    with all_replaced((each, "value", partial(_read, each, value)) for each, value in pairs):
         yield
 
 
