@@ -1,4 +1,4 @@
-"""TensorFlow Recommenders: two towers whose loss takes the other examples as negatives."""
+"""TensorFlow Recommenders: two towers whose negatives are the other examples of the whole batch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ USERS, FILMS = 40, 30
 
 
 class TwoTowers(tfrs.Model):
-    def __init__(self) -> None:
+    def __init__(self, job: tfdist.Job) -> None:
         super().__init__()
+        self.gather = job.gather
         self.user = tf.keras.layers.Embedding(USERS, 8)
         self.film = tf.keras.layers.Embedding(FILMS, 8)
         self.task = tfrs.tasks.Retrieval()
@@ -24,7 +25,8 @@ class TwoTowers(tfrs.Model):
         return self.user(features["user"]), self.film(features["film"])
 
     def compute_loss(self, features: dict[str, tf.Tensor], training: bool = False) -> tf.Tensor:
-        return self.task(*self(features), compute_metrics=False)
+        users, films = self(features)
+        return self.task(users, self.gather(films), compute_metrics=False)
 
 
 def data(batch_size: int) -> tf.data.Dataset:
@@ -34,8 +36,8 @@ def data(batch_size: int) -> tf.data.Dataset:
     return tf.data.Dataset.from_tensor_slices(features).batch(batch_size)
 
 
-def build_model() -> tf.keras.Model:
-    model = TwoTowers()
+def build_model(job: tfdist.Job) -> tf.keras.Model:
+    model = TwoTowers(job)
     model.compile(optimizer=tf.keras.optimizers.Adam(0.01))
     return model
 

@@ -236,6 +236,10 @@ class GroupAUC(tf.keras.metrics.Metric):
             tf.scatter_nd(places, tf.ones(tf.shape(places)[:1]), [5, 2, self.bins])
         )
 
+    def reset_state(self) -> None:
+        # Keras 2 can only reset numbers.
+        self.counts.assign(tf.zeros_like(self.counts))
+
     def result(self) -> Any:
         counts = tf.convert_to_tensor(self.counts)
         below = tf.cumsum(counts[:, 0], 1, exclusive=True) + counts[:, 0] / 2
