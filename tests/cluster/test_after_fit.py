@@ -69,11 +69,7 @@ def test_tasks_that_train_alone_say_so(
         ("parameter_server", ["--workers=2", "--ps=1", "--sync"]),
         ("in_graph", ["--workers=2", "--stages=2"]),
         ("mirrored", ["--num_cpu_devices=2", "--accumulate_steps=2"]),
-        *[
-            ("one_device", []),
-            ("central_storage", ["--num_cpu_devices=2"]),
-        ]
-        * keras_is_3(),
+        *[("one_device", [])] * keras_is_3(),
     ],
 )
 def test_the_chief_predicts_evaluates_and_saves_alone(

@@ -11,7 +11,7 @@ import pytest
 from tests.support.processes import run_by_hand
 from tfdist.upstream import horovod_sources
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("2.15", "newest", horovod=("newest",))
 
 EVENT_LOOP = str(Path(__file__).parents[1] / "support" / "event_loop_program.py")
 

@@ -235,7 +235,8 @@ class Supervisor:
             how = f"{cause.name} failed, and {process.name} with it"
         error = f" ({cause.uncaught.error})" if cause.uncaught else ""
         self._printer.failed(how + error)
-        how += "" if cause.has_said_why else error
+        # The task has printed this one as a sentence.
+        how += "" if cause.has_said_why and error.startswith(" (OutputError") else error
         is_late = self._chief_has_ended and process.task.kind.in_cluster
         if code == EXIT_PREEMPTED and self._members.can_change:
             # Another machine has noticed first that the hosts have changed.
