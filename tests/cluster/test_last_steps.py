@@ -38,7 +38,7 @@ if keras_is_3():
     # Horovod's ranks run all cases. What multi_worker_mirrored does otherwise is how it sums.
     STRATEGIES["multi_worker_mirrored 2"][1].append(
         "--cases=mean,sum,weighted,mask,table,add_loss,two_outputs,several,mask_and_weights,"
-        "guide_step"
+        "guide_step,negatives"
     )
 #: The flags of the training in one process with the same global batch.
 OF_SIX = ["--exhaustive=mean,mask"]

@@ -49,6 +49,11 @@ _MISTAKES = (
         f"take tf.keras.optimizers without legacy; or {_LEGACY_KERAS}",
     ),
     (
+        r"module '[\w.]*keras\.optimizers' has no attribute '(MultiOptimizer|OptimizerMap)'",
+        "this Keras has one optimizer for all variables: train with Keras 3.15 or newer, or call "
+        "two optimizers in a train_step of your own",
+    ),
+    (
         r"module '[\w.]*keras\.utils' has no attribute 'experimental'",
         "Keras 3 has no DatasetCreator: pass its function to job.dataset or job.fit; or "
         f"{_LEGACY_KERAS}",

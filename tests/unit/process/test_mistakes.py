@@ -39,6 +39,9 @@ CREATOR = (
     "    model.fit(tf.keras.utils.experimental.DatasetCreator(dataset_fn), epochs=1)",
     "AttributeError: module 'keras.utils' has no attribute 'experimental'",
 )
+MULTI_OPTIMIZER = (
+    "AttributeError: module 'keras.api._v2.keras.optimizers' has no attribute 'MultiOptimizer'"
+)
 HOROVOD_KERAS_3 = (
     '  File "horovod/_keras/callbacks.py", line 147, in _adjust_learning_rate',
     "    old_lr = self.backend.get_value(self.model.optimizer.lr)",
@@ -71,6 +74,7 @@ SESSION = (
         (MERGE_CALL, "outside of tf.cond"),
         ((SERVER,), "makes a ParameterServerStrategy: only the chief may"),
         (CREATOR, "Keras 3 has no DatasetCreator"),
+        ((MULTI_OPTIMIZER,), "train with Keras 3.15 or newer"),
         (HOROVOD_KERAS_3, "need Keras 2"),
         (HOROVOD_KERAS_2, "momentum_correction=False"),
         ((FLAG,), "give the script's flag another name"),

@@ -220,28 +220,6 @@ def test_checkpoints_are_saved_every_save_steps(tiny: TinyTraining, tmp_path: Pa
     assert sorted(int(path.stem.rpartition("-")[2]) for path in saved) == [9, 10, 12, 14, 15]
 
 
-@pytest.mark.stacks("newest")
-def test_the_optimizers_in_one_go_on(tiny: TinyTraining, tmp_path: Path) -> None:
-    optimizers = tf.keras.optimizers
-
-    def fit(output: str, rate: float = 0.1, at: AtStep | None = None) -> tf.keras.Model:
-        job, model = tiny.job(), tiny.model(layers=(tf.keras.layers.Dense(4, name="first"),))
-        by_path = {"first/.*": optimizers.Adagrad(rate)}
-        own = optimizers.MultiOptimizer(optimizers.OptimizerMap(optimizers.Adam(0.01), by_path))
-        model.compile(own, model.loss)
-        model.set_weights([np.ones_like(weight) for weight in model.get_weights()])
-        callbacks = [*job.callbacks(str(tmp_path / output), save_steps=2), *([at] if at else [])]
-        data = job.dataset(tiny.train_input)
-        model.fit(data, epochs=EPOCHS, callbacks=callbacks, verbose=0)
-        return model
-
-    uninterrupted = fit("uninterrupted")
-    with pytest.raises(Stop):
-        fit("cut", at=AtStep(7, stop))
-    # The rate of the checkpoint is used.
-    assert_equal(fit("cut", rate=0.2), uninterrupted)
-
-
 def fit_with_callbacks(
     tiny: TinyTraining, directory: Path, output: str, *, at: AtStep | None = None
 ) -> tuple[tf.keras.Model, dict[str, Any]]:
