@@ -15,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.keras import is_keras_3
+from tfdist.layers import FeatureConfig, FeatureEmbeddings, TableConfig
 
 IS_KERAS_3 = is_keras_3(tf.keras.Model)
 EXAMPLES, GLOBAL_BATCH = 48, 12
@@ -30,6 +31,7 @@ DAYS = _random.integers(0, 5, EXAMPLES)
 ROWS = np.where(np.arange(3) <= DAYS[:, None] % 3, DAYS[:, None], -1)
 # The batches of two replicas have other statistics than one of them.
 SCALED = POINTS * (1 + 2 * (np.arange(EXAMPLES) % 2))[:, None].astype("float32")
+FEATURES = {"one": DAYS, "several": abs(ROWS), "again": ROWS % 5, "apart": DAYS[:, None]}
 # Whether the example was clicked, and its group.
 CLICKS = np.stack([SUMS[:, 0] > 0, DAYS], 1).astype("float32")
 WEIGHTS = _random.uniform(0.5, 2.0, [EXAMPLES]).astype("float32")
@@ -217,6 +219,27 @@ def of_classes() -> Any:
     )
 
 
+def of_features() -> Any:
+    """A model with the tables of several features, one of which has an optimizer of its own."""
+    own = {"optimizer": optimizers.Adagrad(0.5)} if IS_KERAS_3 else {}
+    days = TableConfig("days", 5, 4, initializer=initializer(1))
+    others = TableConfig("others", 6, 4, initializer=initializer(2), combiner="sqrtn")
+    small = TableConfig("small", 5, 2, initializer=initializer(3), combiner="sum", **own)
+    features = {"one": days, "several": others, "again": days, "apart": small}
+    tables = FeatureEmbeddings({name: FeatureConfig(each) for name, each in features.items()})
+    shapes = {"one": [], "several": [3], "again": [3], "apart": [1]}
+    inputs = {name: tf.keras.Input(shapes[name], dtype="int64", name=name) for name in shapes}
+    rows = layers.Concatenate()(list(tables(inputs).values()))
+    model = tf.keras.Model(inputs, layers.Dense(1)(rows))
+    model.compile(tables.optimizer(optimizers.Adam(0.05)), "mse")
+    return model
+
+
+def initializer(seed: int) -> Any:
+    """Random initial rows."""
+    return tf.keras.initializers.RandomUniform(seed=seed)
+
+
 class GroupAUC(tf.keras.metrics.Metric):
     """The mean over the groups of examples of the area under the curve of each group."""
 
@@ -402,6 +425,7 @@ def files(path: Path) -> list[Any]:
 CASES: dict[str, Case] = {
     "words": Case(of_words, (WORDS[DAYS][:, None], DAYS[:, None].astype("float32"))),
     "numbers": Case(of_numbers),
+    "features": Case(of_features, (FEATURES, SUMS)),
     "ranking": Case(
         of_ranking, (POINTS, {"click": CLICKS, "items": CLICKS[:, :1]}), validates=True
     ),

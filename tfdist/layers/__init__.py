@@ -1,1 +1,23 @@
-"""Functions that a model's code uses: `stage`."""
+"""What a model uses: `stage`, and tables of features.
+
+    from tfdist.layers import FeatureConfig, FeatureEmbeddings, TableConfig
+
+Names are loaded on first use, because `tfdist.stage` needs no TensorFlow.
+"""
+
+from __future__ import annotations
+
+import importlib
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from tfdist.layers.feature_embeddings import FeatureConfig, FeatureEmbeddings, TableConfig
+
+__all__ = ["FeatureConfig", "FeatureEmbeddings", "TableConfig"]
+
+if not TYPE_CHECKING:
+
+    def __getattr__(name: str) -> object:
+        if name in __all__:
+            return getattr(importlib.import_module("tfdist.layers.feature_embeddings"), name)
+        raise AttributeError(f"module 'tfdist.layers' has no attribute {name!r}")
