@@ -11,9 +11,9 @@
     })
     rows = tables({"user": user, "title": title, "query": query})    # by feature, [batch, 16]
 
-Tables of one dimension are one variable, so a step reads the rows of all their features at once: one
-message to each ps, where a layer for each feature sends one for each. The records have the fields of
-those of keras-rs (https://keras.io/keras_rs), whose own objects are accepted, too.
+Tables of one dimension are one variable, so a step reads the rows of all their features at once:
+one message to each ps, where a layer for each feature sends one for each. The records have the
+fields of those of keras-rs (https://keras.io/keras_rs), whose own objects are accepted, too.
 """
 
 from __future__ import annotations
@@ -159,19 +159,18 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
             )
         found: dict[str, tf.Tensor] = {}
         for group, table in zip(self._groups.value, self._tables, strict=True):
-            ids = []
-            for name in group.features:
-                config = features[name].table
-                own = tf.cast(_flat(inputs[name]), tf.int64)
-                # An id beyond its table would be one of the next table.
-                is_row = (own >= 0) & (own < config.vocabulary_size)
-                ids.append(tf.where(is_row, own + group.first_row(config), group.rows))
+            tables = [features[name].table for name in group.features]
+            ids = [tf.cast(_flat(inputs[name]), tf.int64) for name in group.features]
+            sizes = tf.stack([tf.size(each) for each in ids])
+            counts = tf.repeat(tf.constant([t.vocabulary_size for t in tables], tf.int64), sizes)
+            first_rows = tf.repeat(tf.constant(list(map(group.first_row, tables)), tf.int64), sizes)
+            own = tf.concat(ids, 0)
+            # An id beyond its table would be one of the next table.
+            places = tf.where((own >= 0) & (own < counts), own + first_rows, group.rows)
             # A row that occurs twice is read once.
-            unique, places = tf.unique(tf.concat(ids, 0))
-            rows = tf.gather(table(unique), places)
-            parts = tf.split(rows, [tf.size(each) for each in ids], num=len(ids))
+            rows = tf.ensure_shape(table(places), [None, group.dimension])
+            parts = tf.split(rows, sizes, num=len(ids))
             for name, part in zip(group.features, parts, strict=True):
-                part = tf.ensure_shape(part, [None, group.dimension])
                 weight = None if weights is None else weights.get(name)
                 found[name] = _combined(inputs[name], part, weight, features[name].table.combiner)
         return {name: found[name] for name in features}
@@ -264,6 +263,8 @@ def _combined(ids: Any, rows: tf.Tensor, weights: Any, combiner: str) -> tf.Tens
       weights: the weights of the ids, like `ids`; None for 1.
       combiner: one of `COMBINERS`.
     """
+    if weights is None and (ids.shape.rank == 1 or ids.shape[1:] == [1]):
+        return rows
     weight = tf.ones_like(rows[:, :1])
     if weights is not None:
         weight = tf.cast(_flat(weights), rows.dtype)[:, tf.newaxis]
