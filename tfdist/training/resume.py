@@ -58,7 +58,7 @@ class Resume(StepFollower):
         self._finished = self._earlier_epochs = 0
         # The first of the steps that Keras executes at once.
         self._first_step = 0
-        self._has_trained = False
+        self._has_trained = self._has_unsaved_epoch = False
         self._steps = 0
         # The number of steps at the last save, divided by `save_steps`.
         self._saved_after = 0
@@ -75,16 +75,7 @@ class Resume(StepFollower):
             # Keras has not made its train function yet.
             model.jit_compile = True
         super().set_model(model)
-        callback_list = tf.keras.callbacks.CallbackList
-        begin = callback_list.on_train_begin
-
-        def begin_all(own: tf.keras.callbacks.CallbackList, logs: Logs | None = None) -> None:
-            begin(own, logs)
-            if self in own.callbacks:  # Another model may be trained in a callback.
-                self._states = CallbackStates(own.callbacks)
-                self._states.restore(self._restored)
-
-        replaced.replace(callback_list, "on_train_begin", begin_all)
+        self._follow_all_callbacks()
 
     def on_train_begin(self, logs: Logs | None = None) -> None:
         self._state.is_saved = True
@@ -173,12 +164,11 @@ class Resume(StepFollower):
                 self._topology.peer, self._topology.peers, self._strategy.kv_store
             )
         )
-        # `history` is Keras's last callback, so checkpoints and the exported model include the
-        # changes of all other callbacks, such as a smaller rate or the best weights.
+        # `history` is Keras's last callback, so the exported model includes the changes of all
+        # other callbacks, such as restoring the best weights.
         # With Keras 2, a prediction in a callback gives the model another one for a while.
         self._history = self.model.history
         replaced.replace(self._history, "on_train_end", self._end)
-        replaced.replace(self._history, "on_epoch_end", self._after_epoch)
         if len(self._topology.peers) > 1:
             # Any callback or thread may set `stop_training`, by what its own task sees.
             self._asks = False
@@ -190,7 +180,7 @@ class Resume(StepFollower):
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished, self._skipped = epoch + 1, 0
-        self._has_trained = True
+        self._has_trained = self._has_unsaved_epoch = True
         self._state.call_data("on_epoch_end")
 
     def _end(self, logs: Logs | None = None) -> None:
@@ -340,12 +330,35 @@ class Resume(StepFollower):
             done = keras_compat.last_step(self.model, batch, self.params["steps"]) + 1
             self._stop(f"step {done} of epoch {self._finished + 1}", asking)
 
-    def _after_epoch(self, epoch: int, logs: Logs | None = None) -> None:
+    def _follow_all_callbacks(self) -> None:
+        """Saves after all callbacks, so that a smaller rate and their states are saved, too."""
+        kind = tf.keras.callbacks.CallbackList
+        begin, end = kind.on_train_begin, kind.on_epoch_end
+
+        def on_train_begin(own: tf.keras.callbacks.CallbackList, logs: Logs | None = None) -> None:
+            begin(own, logs)
+            if self in own.callbacks:  # Another model may be trained in a callback.
+                self._states = CallbackStates(own.callbacks)
+                self._states.restore(self._restored)
+
+        def on_epoch_end(
+            own: tf.keras.callbacks.CallbackList, epoch: int, logs: Logs | None = None
+        ) -> None:
+            try:
+                end(own, epoch, logs)
+            finally:
+                # A callback that fails does not cost the epoch. The other tasks save, too.
+                if self in own.callbacks and self._has_unsaved_epoch:
+                    self._has_unsaved_epoch = False
+                    self._save()
+            if self in own.callbacks and len(self._topology.peers) > 1:
+                self._agree_to_stop()
+
+        replaced.replace(kind, "on_train_begin", on_train_begin)
+        replaced.replace(kind, "on_epoch_end", on_epoch_end)
+
+    def _agree_to_stop(self) -> None:
         peers = self._topology.peers
-        type(self._history).on_epoch_end(self._history, epoch, logs)
-        self._save()
-        if len(peers) == 1:
-            return
         # All tasks stop here, also if they have not agreed yet on the step of an earlier wish.
         self._take_wish()
         answers = zip(peers, self._strategy.gather(int(self._asks)), strict=True)
