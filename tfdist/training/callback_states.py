@@ -5,7 +5,8 @@
     Position(…, callbacks=states.changed())
 
 The state of a callback is what its public attributes hold, where that is plain data: numbers,
-strings, arrays and lists of them. Attributes with the name of an argument are the script's.
+strings and lists of them, and the best weights of `EarlyStopping`. Attributes with the name of an
+argument are the script's.
 """
 
 from __future__ import annotations
@@ -20,6 +21,8 @@ import numpy as np
 import tensorflow as tf
 
 _MISSING = object()
+# The attribute of EarlyStopping, a list of arrays. Other arrays may be large, and are the script's.
+_WEIGHTS = "best_weights"
 
 
 class CallbackStates:
@@ -66,7 +69,8 @@ def _state(callback: Any) -> dict[str, Any]:
     for name, value in vars(callback).items():
         if not name.startswith("_") and name not in arguments:
             with suppress(TypeError):
-                state[name] = _encoded(value)
+                is_weights = name == _WEIGHTS and value is not None
+                state[name] = list(map(_array, value)) if is_weights else _encoded(value)
     return state
 
 
@@ -75,12 +79,14 @@ def _encoded(value: Any) -> Any:
         return value
     if isinstance(value, np.generic):
         return _encoded(value.item())
-    if isinstance(value, np.ndarray):
-        data = base64.b64encode(value.astype(value.dtype, "C").data).decode()
-        return {"dtype": value.dtype.name, "shape": value.shape, "data": data}
     if isinstance(value, list | tuple):
         return [_encoded(each) for each in value]
     raise TypeError(f"received {type(value).__name__}; accepted: plain data")
+
+
+def _array(value: np.ndarray) -> dict[str, Any]:
+    data = base64.b64encode(value.tobytes()).decode()
+    return {"dtype": value.dtype.name, "shape": value.shape, "data": data}
 
 
 def _decoded(value: Any) -> Any:
