@@ -43,7 +43,14 @@ def build_model(model: tf.keras.Model, element_spec: Any) -> None:
 
 
 def build_optimizers(model: tf.keras.Model) -> None:
-    """Creates the variables of a built model's optimizers, with slots for all trainable weights."""
+    """Creates the variables of a built model's optimizers, with slots for all trainable weights.
+
+    Leaves this to Keras if the train step calls a layer that the model's `call` does not: its
+    weights do not exist yet.
+    """
+    own = tf.keras.layers.Layer.build
+    if any(not layer.built and type(layer).build is not own for layer in model.layers):
+        return
     for optimizer in keras_compat.optimizers_of(model):
         # Under a strategy Keras 3 has built the model's optimizer, and would build a
         # LossScaleOptimizer twice.

@@ -58,3 +58,32 @@ def test_a_part_without_weights_is_named(tiny: TinyTraining, tmp_path: Path) -> 
         tiny.job().fit(
             lambda: compiled(), tiny.train_input, epochs=1, output_dir=str(tmp_path), verbose=0
         )
+
+
+class Late(tf.keras.Model):
+    """Its train step calls a layer that `call` does not."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.late = tf.keras.layers.Dense(1), tf.keras.layers.Dense(1)
+
+    def call(self, inputs: Any) -> Any:
+        return self.first(inputs)
+
+    def train_step(self, data: Any) -> dict[str, Any]:
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_mean((self(data[0]) + self.late(data[0]) - 1.0) ** 2)
+        weights = self.trainable_variables
+        self.optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return {"own": loss}
+
+
+def test_a_layer_of_the_train_step_alone_is_trained(tiny: TinyTraining, tmp_path: Path) -> None:
+    def build() -> tf.keras.Model:
+        model = Late()
+        model.compile(tf.keras.optimizers.Adam(0.1))
+        return model
+
+    trained = tiny.job().fit(build, tiny.train_input, epochs=2, output_dir=str(tmp_path), verbose=0)
+    # A layer that Keras builds has no bias yet.
+    assert np.abs(trained.model.late.bias.numpy()).min() > 0
