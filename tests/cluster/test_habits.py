@@ -34,7 +34,16 @@ if not keras_is_3():
 SOME = {
     "mirrored": ("early_stopping", "files", "evaluation", "ragged", "float16", "synchronized"),
     "central_storage": ("files", "evaluation", "sparse", "float16", "backup", "synchronized"),
-    "parameter_server": ("words", "files", "evaluation", "sparse", "ragged", "float16", "loaded"),
+    "parameter_server": (
+        "words",
+        "features",
+        "files",
+        "evaluation",
+        "sparse",
+        "ragged",
+        "float16",
+        "loaded",
+    ),
 }
 # An export takes a third of the time of a case. The other strategies export as one process does.
 WITH_EXPORTS = ("one_device", "multi_worker_mirrored", "in_graph")

@@ -49,9 +49,7 @@ if not keras_is_3():
         STRATEGIES[name][1].append(f"{few},negatives")
     STRATEGIES["parameter_server 2"][1].append(f"{few},negatives")
     OF_SIX.append(f"{few},negatives,adam,table")
-    STRATEGIES["mirrored 4"][1][0] = "--cases=mean,mask,sum,several,guide_step"
-    own = ["--cases=mask,sum", "--exhaustive=mask"]
-    STRATEGIES["horovod 3"] = ["--workers=3"], own, 6
+    STRATEGIES["mirrored 4"][1][:] = ["--cases=mean,mask,sum,several,guide_step"]
 #: A metric that adds the means of batches, and what a train step of one's own returns, are not
 #: those of the whole batch.
 OWN = ("ratio", "own")

@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from tests.conftest import keras_is_3
 from tests.support import train_steps
 from tests.support.processes import launch
 
@@ -19,12 +20,13 @@ pytestmark = [
 PROGRAM = str(Path(__file__).parents[1] / "support" / "train_steps_program.py")
 STRATEGIES = {
     "multi_worker_mirrored": ["--workers=2"],
-    # mirrored differs from multi_worker_mirrored only in TensorFlow.
-    "central_storage": ["--num_cpu_devices=2"],
     "in_graph": ["--workers=2"],
     "horovod": ["--workers=2"],
     "parameter_server": ["--ps=1", "--chief", "--workers=2", "--sync"],
 }
+if keras_is_3():
+    # mirrored differs from multi_worker_mirrored only in TensorFlow.
+    STRATEGIES["central_storage"] = ["--num_cpu_devices=2"]
 #: The cases that synchronous parameter servers refuse, with what the refusal says.
 NEEDS_ITS_UPDATE = {
     "in_turn": "a step that reads",
