@@ -90,6 +90,7 @@ SESSION = (
         "merge_call",
         "server",
         "creator",
+        "multi_optimizer",
         "horovod_keras_3",
         "horovod_keras_2",
         "flag",

@@ -98,7 +98,7 @@ class Execution:
             parallel_iterations=1,
         )
         values = tf.nest.flatten(logs)
-        seconds = _timestamp_after([made, *values]) - begin
+        seconds = _timestamp_after([made, waited, *values]) - begin
         numbers = [made, seconds, waited, sent, *values]
         return tf.concat([tf.reshape(tf.cast(value, tf.float64), [-1]) for value in numbers], 0)
 
