@@ -167,7 +167,6 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
             own = tf.concat(ids, 0)
             # An id beyond its table would be one of the next table.
             places = tf.where((own >= 0) & (own < counts), own + first_rows, group.rows)
-            # A row that occurs twice is read once.
             rows = tf.ensure_shape(table(places), [None, group.dimension])
             parts = tf.split(rows, sizes, num=len(ids))
             for name, part in zip(group.features, parts, strict=True):
