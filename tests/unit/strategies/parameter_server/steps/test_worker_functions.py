@@ -33,7 +33,8 @@ def test_a_run_makes_at_most_the_requested_steps(limit: int, made: int, total: i
 
     assert steps == made
     assert 0 <= seconds.total < 60
-    assert 0 <= seconds.input <= seconds.total
+    # A busy machine may take the time at the end of a wait a little late.
+    assert 0 <= seconds.input <= seconds.total + 1.0
     assert np.isnan(seconds.communication)
     assert digits == logs["total"] == total
     # The execution has read no example beyond its last step.
