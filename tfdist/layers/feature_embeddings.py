@@ -128,6 +128,7 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
                 group.tables.append(table)
         # Keras would make its own copies of dicts and lists.
         self._by_name = _Untracked(dict(features))
+        self._needs_optimizers = any(each.optimizer is not None for each in groups.values())
         self._groups = _Untracked(list(groups.values()))
         self._tables = [
             tf.keras.layers.Embedding(
@@ -146,9 +147,19 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
         self.built = True
 
     def call(
-        self, inputs: Mapping[str, Any], weights: Mapping[str, Any] | None = None
+        self,
+        inputs: Mapping[str, Any],
+        weights: Mapping[str, Any] | None = None,
+        training: bool | None = None,
     ) -> dict[str, tf.Tensor]:
         """Returns the combined rows of each feature."""
+        if training and self._needs_optimizers:
+            raise UsageError(
+                "TableConfig.optimizer",
+                received=f"a table of {self.name} with one, in a model without",
+                accepted="a model with the optimizers of its tables",
+                remedy="Compile the model with tables.optimizer(…), where tables is that layer.",
+            )
         features = self._by_name.value
         if features.keys() != inputs.keys():
             raise UsageError(
@@ -186,6 +197,7 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
         Raises:
           UsageError: a table has an optimizer, and this Keras has no `MultiOptimizer`.
         """
+        self._needs_optimizers = False
         optimizers = tf.keras.optimizers
         by_path = {
             f"(.*/)?{table.name}/.*": optimizers.get(group.optimizer)

@@ -116,10 +116,15 @@ def test_an_optimizer_of_a_table() -> None:
             tables.optimizer(optimizers.Adam())
         return
     tables.build()
+    ids = {"a": IDS["one"] % 5, "b": IDS["one"] % 5}
+    assert tables(ids)["a"].shape == (3, 4)
+    with pytest.raises(Exception, match=r"Compile the model with tables.optimizer\("):
+        tables(ids, training=True)
     of_all = tables.optimizer(optimizers.Adam())
     of_all.build(tables.trainable_variables)
     kinds = [type(each).__name__ for each in of_all.optimizers]
     assert sorted(kinds) == ["Adagrad", "Adam"]
+    assert tables(ids, training=True)["a"].shape == (3, 4)
     # Two slots of Adam, one of Adagrad; and each has a counter and a rate.
     assert len(of_all.variables) == 3 * 2 + 2 + 1
 
