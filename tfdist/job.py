@@ -164,8 +164,8 @@ class Job:
         A replica sees only its own rows, so a softmax over the candidates of a batch has fewer
         negatives than in one process. With `job.gather(candidates)` it has those of the whole
         batch, and the weights become those of one process. Call it in the model, its loss or its
-        train step. One process, a prediction, and an evaluation in which each task has its own
-        steps (Horovod) return `rows`.
+        train step. One process, a prediction, an evaluation in which each task has its own steps
+        (Horovod), and a custom loop return `rows`.
 
         Args:
           rows: a tensor of numbers, shape [n, …]; replicas may have different n.

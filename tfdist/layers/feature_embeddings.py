@@ -112,14 +112,23 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
       kwargs: the arguments of `keras.layers.Layer`.
 
     Raises:
-      UsageError: a table is not one.
+      UsageError: a table has no rows, no columns or an unknown combiner, or two tables have the
+        same name.
     """
 
     def __init__(self, features: Mapping[str, Any], **kwargs: Any) -> None:
         super().__init__(**kwargs)
         groups: dict[Any, _Group] = {}
+        by_name: dict[str, Any] = {}
         for name, config in features.items():
             table = _checked(config.table)
+            if by_name.setdefault(table.name, table) != table:
+                raise UsageError(
+                    "TableConfig.name",
+                    received=f"{table.name} for two tables",
+                    accepted="a name for each table",
+                    remedy="Give one of them another name.",
+                )
             optimizer = table.optimizer
             key = table.embedding_dim, optimizer if isinstance(optimizer, str) else id(optimizer)
             group = groups.setdefault(key, _Group(table.embedding_dim, optimizer))
@@ -168,6 +177,15 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
                 accepted=", ".join(sorted(features)),
                 remedy="Pass the ids of each feature by its name.",
             )
+        if weights is not None and not weights.keys() <= features.keys():
+            raise UsageError(
+                f"the weights of {self.name}",
+                received=", ".join(sorted(weights)),
+                accepted=", ".join(sorted(features)),
+                remedy="Pass the weights of a feature by its name.",
+            )
+        for name, own_ids in inputs.items():
+            _check_ids(name, own_ids)
         found: dict[str, tf.Tensor] = {}
         for group, table in zip(self._groups.value, self._tables, strict=True):
             tables = [features[name].table for name in group.features]
@@ -197,7 +215,6 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
         Raises:
           UsageError: a table has an optimizer, and this Keras has no `MultiOptimizer`.
         """
-        self._needs_optimizers = False
         optimizers = tf.keras.optimizers
         by_path = {
             f"(.*/)?{table.name}/.*": optimizers.get(group.optimizer)
@@ -213,6 +230,7 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
                 accepted="None with this Keras, which has one optimizer for all variables",
                 remedy="Leave it out, or train with Keras 3.15 or newer.",
             )
+        self._needs_optimizers = False
         return optimizers.MultiOptimizer(optimizers.OptimizerMap(of_the_model, by_path))
 
     def get_config(self) -> dict[str, Any]:
@@ -256,6 +274,16 @@ def _checked(table: Any) -> Any:
                 remedy=f"Correct it in the table {table.name}.",
             )
     return table
+
+
+def _check_ids(name: str, ids: Any) -> None:
+    if not tf.as_dtype(ids.dtype).is_integer or ids.shape.rank not in (1, 2):
+        raise UsageError(
+            f"the feature {name}",
+            received=f"{tf.as_dtype(ids.dtype).name} of shape {ids.shape}",
+            accepted="int32 or int64 of shape [batch] or [batch, n]",
+            remedy="Convert or reshape the ids in the input function.",
+        )
 
 
 def _flat(ids: Any) -> tf.Tensor:

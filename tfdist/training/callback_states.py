@@ -29,8 +29,8 @@ class CallbackStates:
     """The states of the callbacks of a `fit`, except those of tfdist and of Keras itself.
 
     Args:
-      callbacks: all callbacks, in their order; each is known by its class and its number among
-        those of the class.
+      callbacks: all callbacks, in their order; each is known by its class, by the metric that it
+        monitors, and by its number among those.
     """
 
     def __init__(self, callbacks: Sequence[tf.keras.callbacks.Callback]) -> None:
@@ -38,9 +38,9 @@ class CallbackStates:
         self._callbacks: dict[str, Any] = {}
         for each in callbacks:
             if not isinstance(each, own) and not type(each).__module__.startswith("tfdist."):
-                kind = type(each).__name__
-                number = sum(kind == type(known).__name__ for known in self._callbacks.values())
-                self._callbacks[f"{kind} {number + 1}"] = each
+                kind = f"{type(each).__name__} of {getattr(each, 'monitor', None)}"
+                number = sum(name.startswith(f"{kind}, ") for name in self._callbacks)
+                self._callbacks[f"{kind}, {number + 1}"] = each
         self._begun = {name: _state(each) for name, each in self._callbacks.items()}
 
     def changed(self) -> dict[str, dict[str, Any]]:

@@ -147,6 +147,29 @@ def test_a_table_that_is_none(table: TableConfig, error: str) -> None:
         FeatureEmbeddings({"a": FeatureConfig(table)})
 
 
+def test_two_tables_with_one_name_are_refused() -> None:
+    tables = TableConfig("a", 5, 4), TableConfig("a", 6, 4)
+    with pytest.raises(UsageError, match="received 'a for two tables'"):
+        FeatureEmbeddings({f"{number}": FeatureConfig(each) for number, each in enumerate(tables)})
+
+
+@pytest.mark.parametrize(
+    ("ids", "received"),
+    [
+        (np.zeros([3, 2, 2], "int64"), r"received 'int64 of shape \(3, 2, 2\)'"),
+        (np.zeros([3], "float32"), r"received 'float32 of shape \(3,\)'"),
+    ],
+)
+def test_ids_of_another_kind_are_refused(ids: np.ndarray, received: str) -> None:
+    with pytest.raises(Exception, match=received):
+        layer()({**IDS, "one": ids})
+
+
+def test_weights_of_an_unknown_feature_are_refused() -> None:
+    with pytest.raises(Exception, match="the weights of tables: received 'other'"):
+        layer()(IDS, weights={"other": np.ones([3])})
+
+
 def test_the_features_are_those_of_the_layer() -> None:
     # Keras wraps the error.
     with pytest.raises(Exception, match="the features of tables: received 'one'; accepted: one, "):

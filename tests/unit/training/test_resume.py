@@ -20,6 +20,7 @@ from tfdist.coordination.preemption import SIGNALS
 from tfdist.data.inputs import DatasetFunction
 from tfdist.errors import EXIT_PREEMPTED
 from tfdist.storage.checkpointer import Checkpointer, Position
+from tfdist.training.callback_states import CallbackStates
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
@@ -275,3 +276,19 @@ def test_callbacks_go_on_where_they_were(tiny: TinyTraining, tmp_path: Path, ste
     model, resumed = fit_with_callbacks(tiny, tmp_path, "cut")
     assert resumed == remembered
     assert_equal(model, expected)
+
+
+def test_the_state_of_another_metric_is_not_taken() -> None:
+    kinds = tf.keras.callbacks
+    stops = kinds.EarlyStopping("val_loss"), kinds.EarlyStopping("val_accuracy", mode="max")
+    for each in stops:
+        each.on_train_begin()
+    states = CallbackStates(stops[:1])
+    stops[0].best, stops[0].wait = 0.5, 2
+    changed = states.changed()
+    CallbackStates(stops[1:]).restore(changed)
+    assert stops[1].wait == 0
+    again = kinds.EarlyStopping("val_loss")
+    again.on_train_begin()
+    CallbackStates([again]).restore(changed)
+    assert (again.best, again.wait) == (0.5, 2)
