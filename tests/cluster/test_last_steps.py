@@ -25,13 +25,13 @@ STRATEGIES = {
         ["--num_cpu_devices=4"],
         [
             "--cases=mean,mask,sum,adam,table,several,mask_and_add_loss,guide_step,negatives",
-            "--exhaustive=mean",
+            "--exhaustive=mean,negatives",
         ],
         4,
     ),
     "central_storage 2": (["--num_cpu_devices=2"], ["--cases=adam,mask,table"], 6),
     "multi_worker_mirrored 2": (["--workers=2"], ["--exhaustive=mask"], 6),
-    "horovod 2": (["--workers=2"], ["--exhaustive=mean"], 6),
+    "horovod 2": (["--workers=2"], ["--exhaustive=mean,negatives"], 6),
     "parameter_server 2": (SERVERS, ["--exhaustive=mask"], 6),
 }
 if keras_is_3():
@@ -41,7 +41,7 @@ if keras_is_3():
         "guide_step,negatives"
     )
 #: The flags of the training in one process with the same global batch.
-OF_SIX = ["--exhaustive=mean,mask"]
+OF_SIX = ["--exhaustive=mean,mask,negatives"]
 if not keras_is_3():
     # Keras 2 has one way to divide the losses for all of these.
     few = "--cases=mean,mask,sum,several,two_outputs,regularized_sum,metric,legacy,guide_step"

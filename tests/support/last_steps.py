@@ -114,7 +114,7 @@ def of_negatives() -> Any:
         return tf.nn.sparse_softmax_cross_entropy_with_logits(own, scores)
 
     model = TwoTowers()
-    model.build([None, 4])
+    model(POINTS)
     model.compile(sgd(), loss)
     return model
 
