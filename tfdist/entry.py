@@ -48,6 +48,7 @@ from tfdist.job import Job
 from tfdist.process import excepthook, precision, proxies, setup, thread_stacks, user_code
 from tfdist.process.cores import divide_cores, set_threads, take_cores
 from tfdist.process.excepthook import end_on_uncaught
+from tfdist.storage.output_directory import read_text, write_text
 
 if TYPE_CHECKING:
     from tfdist.strategies.base import Strategy
@@ -226,7 +227,9 @@ def create_of(
     """
     # The class of the jobs of Estimators is the only other one.
     role = find_role(job_flags, environ, for_estimators=job_class is not Job)
-    reporter = Reporter(str(role.task), job=role.job_id, token=role.token)
+    reporter = Reporter(
+        str(role.task), job=role.job_id, token=role.token, write=write_text, read=read_text
+    )
     if role.task.kind.function is not None and waits_for_peers:
         _serve_function(role, reporter)
     # All usage errors that need no TensorFlow are found by now. TensorFlow is imported before the

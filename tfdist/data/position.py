@@ -33,6 +33,21 @@ class Position:
     hyperparameters: Mapping[str, float] = field(default_factory=dict)
     callbacks: Mapping[str, Mapping[str, Any]] = field(default_factory=dict)
 
+    def fits(self, batches_per_update: int, shards: int) -> bool:
+        """Whether a training can go on from it.
+
+        Args:
+          batches_per_update: of the training.
+          shards: the number of its readers.
+        """
+        own = self.batches_per_update, len(self.steps)
+        return not self.steps or own == (batches_per_update, shards)
+
+    def described(self) -> str:
+        """What `fits` compares, in words."""
+        batches, shards = self.batches_per_update, len(self.steps)
+        return f"{batches} batches per update and {shards} shards of the data"
+
     def to_json(self) -> str:
         content = asdict(self)
         content[_BATCHES_KEY] = content.pop("batches_per_update")

@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import functools
 import os
-import shutil
 import sys
 import time
 from collections.abc import Callable, Sequence
@@ -27,6 +26,7 @@ from tfdist.estimator.progress_hook import ProgressHook
 from tfdist.estimator.run_config import RunConfig
 from tfdist.storage import files as checkpoint_files
 from tfdist.storage import lock, output_directory
+from tfdist.storage.checkpointer import mark_done
 from tfdist.storage.output_directory import OutputDirectory, writing
 from tfdist.storage.training_watch import TrainingWatch
 from tfdist.training.records import events
@@ -136,7 +136,7 @@ def train(
         if job.is_chief:
             log(f"training is complete, at step {step} of {max_steps}")
             if not output.is_complete:
-                output_directory.mark_done(output, global_step=step)
+                mark_done(output, global_step=step)
         return
     own = [hook for hook in hooks if job.is_chief or not getattr(hook, "chief_only", False)]
     preemption = job.sessions.strategy.preemption
@@ -180,7 +180,7 @@ def train(
             events.add(output, events.PREEMPTED, step=saved)
         sys.exit(EXIT_PREEMPTED)
     if trackers is not None:
-        output_directory.mark_done(output, global_step=global_step(estimator))
+        mark_done(output, global_step=global_step(estimator))
         events.add(output, events.COMPLETE, step=global_step(estimator))
         trackers.finish()
 
@@ -194,7 +194,7 @@ def _train(estimator: tf.estimator.Estimator, spec: tf.estimator.TrainSpec) -> N
         if not job.is_chief:
             # Every worker saves, because saving is collective; only the chief's files are needed.
             unneeded = Path(estimator.model_dir, f"tmp_{job.task.type}_{job.task.index}")
-            shutil.rmtree(unneeded, ignore_errors=True)
+            output_directory.remove_directory(unneeded)
     else:
         estimator.train(
             spec.input_fn,

@@ -12,6 +12,7 @@ while the training goes on.
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Callable, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
@@ -27,7 +28,9 @@ from tfdist.storage import files as checkpoint_files
 from tfdist.storage import layout
 from tfdist.storage.output_directory import (
     OutputDirectory,
+    read_text,
     remove_leftovers,
+    write_text,
     writing,
 )
 from tfdist.storage.snapshot import NotPlannable, SavePlan
@@ -224,6 +227,17 @@ def is_complete(output: OutputDirectory, finished: int, epochs: int) -> bool:
     return bool(finished and marker["finished"] == finished and marker["epochs"] >= epochs)
 
 
+def mark_done(output: OutputDirectory, **facts: int) -> None:
+    """Writes the completion marker of a training.
+
+    Args:
+      output: the output directory.
+      facts: how far it is complete.
+    """
+    # Every marker is unique, so that other tasks can detect a new one.
+    write_text(output.done, json.dumps({**facts, "run": os.urandom(8).hex()}) + "\n")
+
+
 def training_marker(output: OutputDirectory) -> dict[str, Any] | None:
     """The content of a Keras training's completion marker; see `read_marker`."""
     return read_marker(output, "finished", "epochs")
@@ -236,11 +250,11 @@ def read_marker(output: OutputDirectory, *numbers: str) -> dict[str, Any] | None
       output: the output directory.
       numbers: the names of the integers in it.
     """
-    try:
-        marker: dict[str, Any] = json.loads(output.done.read_text())
-        marker |= {name: int(marker[name]) for name in numbers}
-    except FileNotFoundError:
+    if not output.is_complete:
         return None
+    try:
+        marker: dict[str, Any] = json.loads(read_text(output.done))
+        marker |= {name: int(marker[name]) for name in numbers}
     except (ValueError, TypeError, KeyError, OverflowError, RecursionError) as error:
         checkpoint_files.warn_once(output.done, f"is damaged ({error})")
         return None

@@ -6,11 +6,13 @@ device = choose(directory, "/job:chief/…", ["/job:worker/task:0/…", "/job:wo
 from __future__ import annotations
 
 import glob
-import tempfile
+import os
 from collections.abc import Iterable
 from pathlib import Path
 
 import tensorflow as tf
+
+from tfdist.storage.output_directory import read_text, write_text
 
 
 def choose(directory: Path, device: str | None, owners: Iterable[str]) -> str | None:
@@ -28,9 +30,12 @@ def choose(directory: Path, device: str | None, owners: Iterable[str]) -> str | 
     owners = list(owners)
     if not owners:
         return device
-    directory.mkdir(parents=True, exist_ok=True)
-    with tempfile.NamedTemporaryFile(dir=directory, prefix=".shared-") as mark:
-        return None if all(_writes(owner, Path(mark.name)) for owner in owners) else device
+    mark = directory / f".shared-{os.urandom(4).hex()}"
+    write_text(mark, "")
+    try:
+        return None if all(_writes(owner, mark) for owner in owners) else device
+    finally:
+        mark.unlink(missing_ok=True)
 
 
 def _writes(device: str, mark: Path) -> bool:
@@ -45,4 +50,4 @@ def _writes(device: str, mark: Path) -> bool:
             tf.io.read_file(str(mark)).numpy()
         except tf.errors.OpError:
             return False
-    return mark.read_text() == device
+    return read_text(mark) == device

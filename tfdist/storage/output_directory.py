@@ -107,10 +107,14 @@ class OutputDirectory:
         """Whether there is an exported model."""
         return self.saved_model.is_dir()
 
+    def has_model_since(self, time: float) -> bool:
+        """Whether the model was exported after a time, in seconds since 1970."""
+        return self.has_model and self.saved_model.stat().st_mtime >= time
+
     def reopen(self) -> None:
         """Removes what only a complete training has, because the training goes on."""
         self.done.unlink(missing_ok=True)
-        shutil.rmtree(self.final, ignore_errors=True)
+        remove_directory(self.final)
 
 
 def output_path(field: str, path: str | os.PathLike[str] | None) -> Path:
@@ -218,6 +222,11 @@ def write_error(error: BaseException) -> int | None:
     return next((number for number in _REMEDIES if os.strerror(number) in str(error)), None)
 
 
+def remove_directory(path: Path) -> None:
+    """Removes a directory and what is in it, as far as this task may."""
+    shutil.rmtree(path, ignore_errors=True)
+
+
 def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
     """Removes the temporary files of killed processes; call this before writing there.
 
@@ -289,10 +298,10 @@ def copy_whole(source: Path, target: Path) -> None:
         shutil.copyfile(source, temporary)
 
 
-def read_text(path: Path) -> str:
-    """The text of a file; empty if there is none, or if it cannot be read."""
+def read_text(path: Path, since: float = 0.0) -> str:
+    """The text of a file, if it was written after a time in seconds since 1970; or empty."""
     with suppress(OSError):
-        return path.read_text(errors="replace")
+        return path.read_text(errors="replace") if path.stat().st_mtime >= since else ""
     return ""
 
 
@@ -351,17 +360,6 @@ def append_metrics(path: Path, metrics: Mapping[str, Any] | None, **place: float
     """
     values = {name: _as_json(value) for name, value in (metrics or {}).items()}
     append_json_line(path, {**place, **values})
-
-
-def mark_done(output: OutputDirectory, **facts: int) -> None:
-    """Writes the completion marker of a training.
-
-    Args:
-      output: the output directory.
-      facts: how far it is complete.
-    """
-    # Every marker is unique, so that other tasks can detect a new one.
-    write_text(output.done, json.dumps({**facts, "run": os.urandom(8).hex()}) + "\n")
 
 
 def cut_json_lines(path: Path, keep: Callable[[dict[str, Any]], bool]) -> None:

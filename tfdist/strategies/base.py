@@ -16,8 +16,8 @@ callbacks that it needs.
         def prepare(self, model): ...            # may be left out
 
 `set_up`, `topology`, `wrap_optimizer` and `distribute` are abstract. The hooks `scope`, `prepare`,
-`describe`, `callbacks`, `cluster_metrics`, `states_of_replica`, `sum_of_step`, `gather` and `serve`
-have defaults. A row in `tfdist.config.strategies` names the class and that of its options.
+`describe`, `callbacks`, `cluster_metrics`, `states_of_replica`, `gather` and `serve` have defaults.
+A row in `tfdist.config.strategies` names the class and that of its options.
 """
 
 from __future__ import annotations
@@ -107,6 +107,7 @@ class Strategy(ABC, Generic[OptionsT]):
       tf_strategy: the `tf.distribute.Strategy`; TensorFlow's default strategy if TensorFlow does
         not distribute the training. Not set in a task that serves.
       kv_store: the store that the training tasks share; None if this task trains alone.
+      sum_of_step: sums a tensor over the replicas within a train step; None if they cannot.
       checkpointing: saves the state of all tasks in one checkpoint, and restores it.
       cursor: counts and measures steps, and fast-forwards the data of a resumed job.
     """
@@ -116,6 +117,7 @@ class Strategy(ABC, Generic[OptionsT]):
 
     tf_strategy: tf.distribute.Strategy
     kv_store: KeyValueStore | None = None
+    sum_of_step: Callable[[tf.Tensor], tf.Tensor] | None = None
     checkpointing: Checkpointing
     cursor: EpochCursor
 
@@ -194,7 +196,7 @@ class Strategy(ABC, Generic[OptionsT]):
     def set_up(self, options: OptionsT) -> None:
         """Builds `tf_strategy` and everything else that this strategy needs.
 
-        May replace `checkpointing` and `cursor`, and set `kv_store`.
+        May replace `checkpointing` and `cursor`, and set `kv_store` and `sum_of_step`.
 
         Args:
           options: the options of this strategy, which are checked.
@@ -266,9 +268,6 @@ class Strategy(ABC, Generic[OptionsT]):
         """The variables that each replica has separately; a replica without an example must not
         change them in a step. Called while a step is traced."""
         return []
-
-    #: Sums a tensor over the replicas within a train step; None if they cannot.
-    sum_of_step: Callable[[tf.Tensor], tf.Tensor] | None = None
 
     def gather(self, number: int) -> list[int]:
         """Gathers a number from every training task; returns them in the order of

@@ -104,6 +104,7 @@ class Ranks(Strategy[OptionsT]):
             self.tf_strategy, collectives.mean, is_chief=collectives.rank == 0
         )
         self.checkpointing = RankCheckpointing(self)
+        self.sum_of_step = lambda value: collectives.sum([value])[0]
 
     @property
     def topology(self) -> Topology:
@@ -138,9 +139,6 @@ class Ranks(Strategy[OptionsT]):
             return []
         states = keras_compat.without_vocabularies(model.non_trainable_variables)
         return [*keras_compat.as_tensorflow(states), *metric_states.states_of(model)]
-
-    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
-        return self.collectives.sum([value])[0]
 
     def gather(self, number: int) -> list[int]:
         return self.collectives.gather(number)

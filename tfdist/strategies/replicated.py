@@ -59,6 +59,7 @@ class Replicas(Strategy[OptionsT]):
                 self.tf_strategy, _mean_over_replicas, is_chief=self.topology.is_chief
             )
         self.checkpointing = ReplicaCheckpointing(self)
+        self.sum_of_step = _sum_over_replicas
 
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
@@ -87,10 +88,6 @@ class Replicas(Strategy[OptionsT]):
         sums = partial(sums_of_pairs, sum_pairs, self.gradient_dtype)
         return partial(reduce_weighted, sums=sums, replicas=self.topology.num_replicas)
 
-    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
-        context = tf.distribute.get_replica_context()
-        return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
-
     def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
         return list(filter(sync_on_read.is_on_read, metric_states.states_of(model)))
 
@@ -103,6 +100,11 @@ class Replicas(Strategy[OptionsT]):
 
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [*filter(None, [self.statistics]), EqualWeights(self)]
+
+
+def _sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
+    context = tf.distribute.get_replica_context()
+    return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
 
 
 def _mean_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:

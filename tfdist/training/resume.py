@@ -202,7 +202,7 @@ class Resume(StepFollower):
         if not self._has_trained or is_complete:
             if self._state.is_chief:
                 # It may have been stopped early.
-                output_directory.mark_done(self._output, finished=self._finished, epochs=epochs)
+                checkpointer.mark_done(self._output, finished=self._finished, epochs=epochs)
                 if self._has_trained:
                     self._log_event(events.COMPLETE, self._finished)
         else:
@@ -239,18 +239,15 @@ class Resume(StepFollower):
 
     def _within_epoch(self, position: Position) -> Position:
         """The position from which this job can resume. Every training task must call it."""
-        if not position.steps:
-            return position
-        batches, shards = position.batches_per_update, len(position.steps)
-        if (batches, shards) != (self._state.batches_per_update, self._topology.num_shards):
+        if not position.fits(self._state.batches_per_update, self._topology.num_shards):
             self._say(
-                f"warning: the checkpoint is from a job with {batches} batches per update and "
-                f"{shards} shards of the data. Epoch {position.epoch + 1} is repeated from its "
-                "beginning."
+                f"warning: the checkpoint is from a job with {position.described()}. Epoch "
+                f"{position.epoch + 1} is repeated from its beginning."
             )
             return Position(position.epoch)
         step = self._cursor.step_of_epoch(position.steps)
-        if self._cursor.sees_steps and step >= (self.params["steps"] or self._state.count_steps()):
+        sees = step and self._cursor.sees_steps
+        if sees and step >= (self.params["steps"] or self._state.count_steps()):
             return Position(position.epoch + 1)
         return position
 

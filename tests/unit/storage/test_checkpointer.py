@@ -17,7 +17,6 @@ from tfdist.compat import keras as keras_compat
 from tfdist.errors import OutputError
 from tfdist.storage import checkpointer as checkpoints
 from tfdist.storage import files as checkpoint_files
-from tfdist.storage import output_directory
 from tfdist.storage.checkpointer import Checkpointer, Position
 from tfdist.storage.output_directory import OutputDirectory
 
@@ -212,7 +211,7 @@ def test_the_completion_marker_contains_the_requested_epochs(tmp_path: Path) -> 
     output = OutputDirectory(tmp_path / "new")
     assert not checkpoints.is_complete(output, finished=3, epochs=10)
 
-    output_directory.mark_done(output, finished=3, epochs=10)
+    checkpoints.mark_done(output, finished=3, epochs=10)
     first = output.done.read_text()
     record = json.loads(first)
     assert (record["finished"], record["epochs"]) == (3, 10)
@@ -222,6 +221,6 @@ def test_the_completion_marker_contains_the_requested_epochs(tmp_path: Path) -> 
         "the marker belongs to another checkpoint"
     )
 
-    output_directory.mark_done(output, finished=3, epochs=10)
+    checkpoints.mark_done(output, finished=3, epochs=10)
     assert output.done.read_text() != first
     assert os.listdir(output.path) == ["done.json"]

@@ -13,8 +13,7 @@ import tensorflow as tf
 
 from tests.conftest import TinyTraining, file_size_limit, keras_is_3, tf_config
 from tfdist.errors import OutputError, UsageError
-from tfdist.storage import output_directory
-from tfdist.storage.checkpointer import Checkpointer, Position
+from tfdist.storage.checkpointer import Checkpointer, Position, mark_done
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training import evaluator as evaluation
 
@@ -44,7 +43,7 @@ class Training:
             self._checkpointer.wait()
 
     def done(self, epochs: int = 0) -> None:
-        output_directory.mark_done(self.output, finished=epochs, epochs=epochs)
+        mark_done(self.output, finished=epochs, epochs=epochs)
 
     def expected(self, epoch: int) -> dict[str, float]:
         """The metrics with the weights of an epoch."""

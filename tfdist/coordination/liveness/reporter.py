@@ -1,6 +1,6 @@
 """Watches this task's steps, answers other tasks, and writes the job's hang report.
 
-    reporter = Reporter("worker:1", job="0f3a…", token=token)
+    reporter = Reporter("worker:1", job="0f3a…", token=token, write=write_text, read=read_text)
     reporter.listen(hosts)                          # answers other tasks from now on
     reporter.endpoints = {"worker:0": ("10.0.0.1", 40123)}
     reporter.watch(progress, Path("/shared/run1"), step_timeout=None, is_chief=False)
@@ -25,9 +25,8 @@ from tfdist.coordination.liveness.endpoint import Endpoint
 from tfdist.coordination.liveness.task_report import TaskReport
 from tfdist.coordination.liveness.watchdog import PATIENCE, Watchdog
 from tfdist.coordination.stores.kv_store import KeyValueStore
-from tfdist.errors import HangError, log
+from tfdist.errors import HangError, OutputError, log
 from tfdist.process import excepthook, thread_stacks
-from tfdist.process.atomic_file import replacing
 from tfdist.process.deadline import within
 
 # For the chief to write the hang report.
@@ -45,17 +44,29 @@ class Reporter:
       task: the name of this task.
       job: equal in all tasks of the job.
       token: the job's token.
+      write: writes a file of the output directory whole.
+      read: returns the text of one that was written after a time, in seconds since 1970; empty if
+        there is none.
 
     Attributes:
       activity: what this task does.
       endpoints: by task, the host and the port where it answers; the chief is the first.
     """
 
-    def __init__(self, task: str, *, job: str = "", token: str = "") -> None:
+    def __init__(
+        self,
+        task: str,
+        *,
+        write: Callable[[Path, str], None],
+        read: Callable[[Path, float], str],
+        job: str = "",
+        token: str = "",
+    ) -> None:
         self.activity = Activity(task, job)
         self.endpoints: dict[str, tuple[str, int]] = {}
         self._task = task
         self._token = token
+        self._write_text, self._read_text = write, read
         self._endpoint: Endpoint | None = None
         self._watchdog: Watchdog | None = None
         self._look_up: Callable[[], None] = lambda: None
@@ -170,7 +181,7 @@ class Reporter:
             # With asynchronous updates, the chief may train on.
             is_hanging = hang_report.longest_silence(found) >= limit / 2
             since = began - _CHIEF_SECONDS
-            if is_hanging and (what := within(_CHIEF_SECONDS, lambda: _read(output, since))):
+            if is_hanging and (what := within(_CHIEF_SECONDS, lambda: self._read(output, since))):
                 excepthook.end(HangError("", what, seconds, _place(output)))
         reports = self._collect()
         if self._waits_for(reports, seconds, limit):
@@ -195,10 +206,26 @@ class Reporter:
     def _write(self, output: Path, what: str, finding: str, reports: hang_report.Reports) -> str:
         """Writes the report to the output directory, or to stderr if that fails; returns where."""
         text = hang_report.text(what, finding, reports)
-        if within(_WRITE_SECONDS, lambda: _replace(output / hang_report.FILE_NAME, text)):
+
+        def write() -> bool:
+            with suppress(OSError, OutputError):
+                self._write_text(output / hang_report.FILE_NAME, text)
+                return True
+            return False
+
+        if within(_WRITE_SECONDS, write):
             return _place(output)
         print(text, file=sys.stderr, flush=True)
         return "above"
+
+    def _read(self, output: Path, since: float) -> str:
+        """Waits for the chief's hang report; returns what it says, or an empty text."""
+        deadline = time.monotonic() + _CHIEF_SECONDS
+        while time.monotonic() < deadline:
+            if text := self._read_text(output / hang_report.FILE_NAME, since):
+                return hang_report.finding(text)
+            time.sleep(_POLL_SECONDS)
+        return ""
 
     def _waits_for(self, reports: hang_report.Reports, seconds: float, limit: float) -> bool:
         """Whether a task does something that may take longer than a step."""
@@ -220,23 +247,3 @@ def _key(task: str) -> str:
 
 def _place(output: Path) -> str:
     return f"in {output / hang_report.FILE_NAME}"
-
-
-def _replace(path: Path, text: str) -> bool:
-    """Writes a file; returns whether it could be written."""
-    with suppress(OSError), replacing(path) as temporary:
-        temporary.write_text(text)
-        return True
-    return False
-
-
-def _read(output: Path, since: float) -> str:
-    """Waits for the chief's hang report; returns what it says, or an empty text."""
-    path = output / hang_report.FILE_NAME
-    deadline = time.monotonic() + _CHIEF_SECONDS
-    while time.monotonic() < deadline:
-        with suppress(OSError):
-            if path.stat().st_mtime >= since:
-                return hang_report.finding(path.read_text(errors="replace"))
-        time.sleep(_POLL_SECONDS)
-    return ""

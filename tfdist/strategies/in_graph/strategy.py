@@ -80,6 +80,7 @@ class InGraph(Strategy[InGraphOptions]):
         tasks = [task for task in self.cluster.tasks() if task.type == self.task.type]
         place = self.cluster.local_rank_of(self.task, tasks) if self.cluster else (0, 1)
         use_devices(self.settings.num_gpus, place=place)
+        self.sum_of_step = self._sum_of_step
         if self._is_chief:
             self._connect()
         else:
@@ -149,7 +150,7 @@ class InGraph(Strategy[InGraphOptions]):
             for index, stage in enumerate(self.split_model.stages)
         ]
 
-    def sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
+    def _sum_of_step(self, value: tf.Tensor) -> tf.Tensor:
         if self.split_model is not None and self.split_model.pipeline.is_in_part:
             raise UsageError(
                 "job.gather",

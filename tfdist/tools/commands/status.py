@@ -150,10 +150,10 @@ def _states(job: str) -> list[State]:
 
 def _last_chief(output: str) -> str:
     from tfdist.storage import lock
-    from tfdist.storage.output_directory import OutputDirectory
+    from tfdist.storage.output_directory import OutputDirectory, read_text
 
     path = OutputDirectory(output).lock
-    return f"; its last chief was {lock.holder(path)}" if path.exists() else ""
+    return f"; its last chief was {lock.holder(path)}" if read_text(path) else ""
 
 
 def _with_ancestors(pid: int) -> list[int]:

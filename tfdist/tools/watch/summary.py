@@ -97,5 +97,5 @@ def _saved(output: OutputDirectory, started: float) -> str:
     found = saved_checkpoints(output)
     parts = [f"checkpoint {found[-1][1]}"] if found else ["no checkpoint"]
     # An interrupted job exports none, but an earlier one may have.
-    has_model = output.has_model and output.saved_model.stat().st_mtime >= started
+    has_model = output.has_model_since(started)
     return ", ".join([*parts, f"model {output.saved_model}"] if has_model else parts)

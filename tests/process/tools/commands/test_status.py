@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from tfdist.storage import lock, output_directory
+from tfdist.storage import lock
+from tfdist.storage.checkpointer import mark_done
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.tools.commands.cli import main
 from tfdist.training.records import events
@@ -46,7 +47,7 @@ def status(output: OutputDirectory, capsys: pytest.CaptureFixture[str]) -> tuple
 
 def test_a_complete_training(output: OutputDirectory, capsys: pytest.CaptureFixture[str]) -> None:
     checkpoint(output, "checkpoints/ckpt-360")
-    output_directory.mark_done(output, finished=3, epochs=3)
+    mark_done(output, finished=3, epochs=3)
     events.add(output, events.COMPLETE, epoch=3, step=360)
     assert status(output, capsys) == (0, "complete, at step 360\n")
     output.saved_model.mkdir()

@@ -13,6 +13,7 @@ from tfdist.coordination.liveness.reporter import Reporter
 from tfdist.coordination.liveness.task_report import TaskReport
 from tfdist.errors import HangError
 from tfdist.process import excepthook, thread_stacks
+from tfdist.storage.output_directory import read_text, write_text
 
 pytestmark = pytest.mark.stacks("newest")
 
@@ -37,9 +38,13 @@ def ended(monkeypatch: pytest.MonkeyPatch) -> list[BaseException]:
     return errors
 
 
+def reporter_of(name: str) -> Reporter:
+    return Reporter(name, job="job", token="secret", write=write_text, read=read_text)
+
+
 def task(tmp_path: Path, *, is_chief: bool = True, waits_for_lost: bool = False) -> Reporter:
     """A task of two that trains; its watchdog does nothing by itself."""
-    made = Reporter("worker:0" if is_chief else "worker:1", job="job", token="secret")
+    made = reporter_of("worker:0" if is_chief else "worker:1")
     made.watch(
         lambda: 0,
         tmp_path,
@@ -207,7 +212,7 @@ def test_no_task_ends_outside_of_fit(
     """`fit` was left by an exception, or a debugger waits."""
     found: list[float] = []
     monkeypatch.setattr(Reporter, "_on_silence", lambda self, seconds, *_: found.append(seconds))
-    made = Reporter("worker:0")
+    made = reporter_of("worker:0")
 
     def fit(step_timeout: float) -> None:
         made.watch(lambda: 0, tmp_path, step_timeout=step_timeout, is_chief=True)

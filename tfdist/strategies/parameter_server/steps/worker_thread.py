@@ -23,7 +23,7 @@ import tensorflow as tf
 from tensorflow.python.distribute.coordinator import coordinator_context
 from tensorflow.python.eager import context, executor
 
-from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+from tfdist.strategies.parameter_server.steps.shards import ShardReader
 
 _RETRY_SECONDS = 0.1  # after a failure of the connection
 

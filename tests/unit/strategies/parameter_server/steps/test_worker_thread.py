@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+from tfdist.strategies.parameter_server.steps.shards import ShardReader
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
 
 pytestmark = pytest.mark.stacks("2.15", "newest")

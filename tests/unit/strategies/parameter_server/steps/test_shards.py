@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import tensorflow as tf
 
-from tfdist.strategies.parameter_server.steps.shard_reader import ShardReader
+from tfdist.strategies.parameter_server.steps.shards import ShardReader
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
