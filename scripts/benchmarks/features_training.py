@@ -1,4 +1,4 @@
-"""A model of many features, for measure_features.py: one layer for all tables, or one for each.
+"""A model of many features, for measure_features.py, whose tables are in the layer of `--layer`.
 
 The ids are uniform. `--by_hand` trains with ParameterServerStrategy and a coordinator, as in
 TensorFlow's documentation, which needs Keras 2.
@@ -10,14 +10,20 @@ import tfdist  # isort: skip
 
 import sys
 import time
+from typing import Any
 
 import tensorflow as tf
 from absl import app, flags
 
-from tfdist.layers import FeatureConfig, FeatureEmbeddings, TableConfig
+from tfdist.layers import DynamicEmbedding, FeatureConfig, FeatureEmbeddings, TableConfig
 
 flags.DEFINE_string("output_dir", None, "Shared by all tasks.", required=True)
-flags.DEFINE_bool("together", True, "Whether one layer has all tables.")
+flags.DEFINE_enum(
+    "layer",
+    "features",
+    ["features", "each", "table", "dynamic"],
+    "One FeatureEmbeddings, an Embedding for each feature, one Embedding, or a DynamicEmbedding.",
+)
 flags.DEFINE_bool("by_hand", False, "Whether the training does without tfdist.")
 flags.DEFINE_integer("features", 26, "Features, each with a table.")
 flags.DEFINE_integer("rows", 10_000, "Rows of a table.")
@@ -42,17 +48,27 @@ def names() -> list[str]:
     return [f"feature_{number}" for number in range(FLAGS.features)]
 
 
-def build_model() -> tf.keras.Model:
-    inputs = {name: tf.keras.Input([], dtype="int64", name=name) for name in names()}
-    if FLAGS.together:
+def rows_of(inputs: dict[str, Any]) -> Any:
+    """The rows of all features of an example, one after the other."""
+    layers, count = tf.keras.layers, FLAGS.rows * FLAGS.features
+    if FLAGS.layer == "features":
         tables = {
             name: FeatureConfig(TableConfig(name, FLAGS.rows, FLAGS.width)) for name in inputs
         }
-        rows = list(FeatureEmbeddings(tables)(inputs).values())
-    else:
-        embedding = tf.keras.layers.Embedding
-        rows = [embedding(FLAGS.rows, FLAGS.width)(each) for each in inputs.values()]
-    hidden = tf.keras.layers.Dense(64, "relu")(tf.keras.layers.Concatenate()(rows))
+        return layers.Concatenate()(list(FeatureEmbeddings(tables)(inputs).values()))
+    if FLAGS.layer == "each":
+        rows = [layers.Embedding(FLAGS.rows, FLAGS.width)(each) for each in inputs.values()]
+        return layers.Concatenate()(rows)
+    ids = [each + number * FLAGS.rows for number, each in enumerate(inputs.values())]
+    together = layers.Concatenate()([layers.Reshape([1])(each) for each in ids])
+    if FLAGS.layer == "table":
+        return layers.Flatten()(layers.Embedding(count, FLAGS.width)(together))
+    return layers.Flatten()(DynamicEmbedding(FLAGS.width, count)(together))
+
+
+def build_model() -> tf.keras.Model:
+    inputs = {name: tf.keras.Input([], dtype="int64", name=name) for name in names()}
+    hidden = tf.keras.layers.Dense(64, "relu")(rows_of(inputs))
     model = tf.keras.Model(inputs, tf.keras.layers.Dense(1)(hidden))
     model.compile(tf.keras.optimizers.Adagrad(0.05), "mse")
     return model

@@ -1,8 +1,8 @@
 #!/usr/bin/env python
-"""Measures the tables of many features on parameter servers: in one layer, and in one for each.
+"""Measures the tables of many features on parameter servers, in layers of several kinds.
 
     scripts/benchmarks/measure_features.py
-    scripts/benchmarks/measure_features.py --rounds=3 --features=26 --batch_size=512
+    scripts/benchmarks/measure_features.py --rounds=3 --only="one Embedding,DynamicEmbedding"
 
 The jobs take turns. `by hand` is a Keras `Embedding` for each feature under TensorFlow's
 ParameterServerStrategy, which needs TensorFlow 2.15.
@@ -23,9 +23,11 @@ import tensorflow as tf
 ROOT = Path(__file__).parents[2]
 PROGRAM = str(Path(__file__).with_name("features_training.py"))
 WAYS = {
-    "by hand": ("--by_hand", "--notogether"),
-    "a layer each": ("--notogether",),
-    "FeatureEmbeddings": (),
+    "by hand": ("--by_hand", "--layer=each"),
+    "a layer each": ("--layer=each",),
+    "FeatureEmbeddings": ("--layer=features",),
+    "one Embedding": ("--layer=table",),
+    "DynamicEmbedding": ("--layer=dynamic",),
 }
 
 
@@ -59,10 +61,12 @@ def main() -> None:
         ("ps", 2),
     ):
         parser.add_argument(f"--{name}", type=int, default=default)
+    parser.add_argument("--only", help="ways to measure, with commas between them")
     arguments = parser.parse_args()
-    ways = dict(WAYS)
+    only = arguments.only.split(",") if arguments.only else WAYS
+    ways = {name: WAYS[name] for name in only}
     if not hasattr(tf.keras.utils, "experimental"):
-        del ways["by hand"]
+        ways.pop("by hand", None)
     found: dict[str, list[float]] = {way: [] for way in ways}
     for _ in range(arguments.rounds):
         for way, own in ways.items():

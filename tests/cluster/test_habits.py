@@ -32,11 +32,28 @@ if not keras_is_3():
 # Strategies that differ from another one only in the variables, or that are compared with nothing:
 # what sees their variables, callbacks and batches.
 SOME = {
-    "mirrored": ("early_stopping", "files", "evaluation", "ragged", "float16", "synchronized"),
-    "central_storage": ("files", "evaluation", "sparse", "float16", "backup", "synchronized"),
+    "mirrored": (
+        "dynamic",
+        "early_stopping",
+        "files",
+        "evaluation",
+        "ragged",
+        "float16",
+        "synchronized",
+    ),
+    "central_storage": (
+        "dynamic",
+        "files",
+        "evaluation",
+        "sparse",
+        "float16",
+        "backup",
+        "synchronized",
+    ),
     "parameter_server": (
         "words",
         "features",
+        "dynamic",
         "files",
         "evaluation",
         "sparse",
@@ -56,6 +73,7 @@ _OF_CENTRAL_STORAGE = (
 )
 REFUSED = {
     "in_graph": {
+        "dynamic": "received 'a DynamicEmbedding under in_graph'",
         "synchronized": "synchronized: received 'True in layer",
         "add_loss": "with an activity regularizer or a call of add_loss",
         "sparse": "received 'SparseTensor'",

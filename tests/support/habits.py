@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from tests.support.recommenders import of_features, of_ranking, two_optimizers
+from tests.support.recommenders import of_dynamic_ids, of_features, of_ranking, two_optimizers
 from tfdist.compat.keras import is_keras_3
 
 IS_KERAS_3 = is_keras_3(tf.keras.Model)
@@ -331,6 +331,7 @@ CASES: dict[str, Case] = {
     "words": Case(of_words, (WORDS[DAYS][:, None], DAYS[:, None].astype("float32"))),
     "numbers": Case(of_numbers),
     "features": Case(of_features, (FEATURES, SUMS)),
+    "dynamic": Case(of_dynamic_ids, (DAYS[:, None] * -(10**12), SUMS)),
     "ranking": Case(
         of_ranking, (POINTS, {"click": CLICKS, "items": CLICKS[:, :1]}), validates=True
     ),

@@ -16,6 +16,7 @@ from absl import app, flags
 
 from tests.support import habits
 from tfdist.errors import UsageError
+from tfdist.layers import dynamic_embedding
 from tfdist.storage import export
 
 tfdist.define_flags()
@@ -24,6 +25,20 @@ flags.DEFINE_string("result_dir", None, "Directory for the results.", required=T
 flags.DEFINE_string("saved", None, "The directory of a training of files; default: this one.")
 flags.DEFINE_bool("exports", True, "Whether the trained models are exported.")
 FLAGS = flags.FLAGS
+
+
+def weights_of(model: Any) -> list[Any]:
+    """The weights of a model; those of a dynamic table are its rows, in the order of the ids."""
+    tables = dynamic_embedding.of_model(model)
+    if not tables:
+        return list(model.get_weights())
+    of_tables = {id(weight) for table in tables for weight in table.weights}
+    found = [weight.numpy() for weight in model.weights if id(weight) not in of_tables]
+    for table in tables:
+        (rows,), weights = table.table.get_weights(), table.get_weights()
+        (ids,) = [each for each in weights if each.shape == (table.capacity,)]
+        found += [np.append(rows[np.argsort(ids)], rows[-1:], axis=0), np.sort(ids)]
+    return found
 
 
 def train(job: tfdist.Job, name: str) -> dict[str, Any]:
@@ -49,7 +64,7 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
             **case.options,
         ).history
     # An adapted layer of Keras 2 also has its words.
-    weights = [np.asarray(weight) for weight in model.get_weights()]
+    weights = [np.asarray(weight) for weight in weights_of(model)]
     weights = [weight for weight in weights if weight.dtype.kind in "fi"]
     return {
         **{f"weight {index}": weight for index, weight in enumerate(weights)},

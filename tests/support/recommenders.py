@@ -8,7 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.keras import is_keras_3
-from tfdist.layers import FeatureConfig, FeatureEmbeddings, TableConfig
+from tfdist.layers import DynamicEmbedding, FeatureConfig, FeatureEmbeddings, TableConfig
 
 IS_KERAS_3 = is_keras_3(tf.keras.Model)
 layers, optimizers = tf.keras.layers, tf.keras.optimizers
@@ -106,4 +106,14 @@ def two_optimizers() -> Any:
     model = tf.keras.Model(inputs, layers.Dense(1)(layers.Dense(3, "tanh")(hidden)))
     by_path = optimizers.OptimizerMap(optimizers.Adam(0.05), {"table/.*": optimizers.Adagrad(0.5)})
     model.compile(optimizers.MultiOptimizer(by_path), "mse")
+    return model
+
+
+def of_dynamic_ids() -> Any:
+    """A table for ids without a vocabulary."""
+    inputs = tf.keras.Input([1], dtype="int64")
+    table = DynamicEmbedding(4, 6, initializer=initializer(1), name="dynamic")
+    hidden = layers.Flatten()(table(inputs))
+    model = tf.keras.Model(inputs, layers.Dense(1)(hidden))
+    model.compile(optimizers.Adagrad(0.5), "mse")
     return model

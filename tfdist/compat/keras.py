@@ -115,21 +115,34 @@ def optimizers_of(model: Any) -> list[Any]:
     attributes of the model or of one of its layers, or lie in a list or dict there. An optimizer
     inside another one, such as a LossScaleOptimizer, does not count.
     """
-    import tensorflow as tf
-
-    found = [getattr(model, "optimizer", None)]
-    for tracked in tf.train.TrackableView(model).descendants():
-        found.append(tracked)
-        for value in getattr(tracked, "__dict__", {}).values():
-            # TensorFlow does not track what Keras 3 has in lists and dicts.
-            if isinstance(value, (list, tuple)):
-                found.extend(value)  # `+=` fails with the wrapper of TensorFlow around a tuple.
-            elif isinstance(value, dict):
-                found.extend(value.values())
+    found = [getattr(model, "optimizer", None), *tracked_by(model)]
     # Of the class: a distributed variable reads its value in all tasks for an unknown attribute.
     optimizers = [each for each in found if hasattr(type(each), "apply_gradients")]
     inside = [id(part) for each in optimizers for part in _parts_of(each)]
     return list({id(each): each for each in optimizers if id(each) not in inside}.values())
+
+
+def tracked_by(model: Any) -> list[Any]:
+    """The objects that a model tracks, itself included, and what they have in lists and dicts."""
+    import tensorflow as tf
+
+    kinds = (tf.Module, keras_of(model).layers.Layer)
+    found: dict[int, Any] = {}
+    waiting = [model]
+    while waiting:
+        for tracked in tf.train.TrackableView(waiting.pop()).descendants():
+            if id(tracked) in found and tracked is not model:
+                continue
+            found[id(tracked)] = tracked
+            for value in getattr(tracked, "__dict__", {}).values():
+                # TensorFlow does not track what Keras 3 has in lists and dicts.
+                if isinstance(value, (list, tuple, dict)):
+                    inside = list(value.values() if isinstance(value, dict) else value)
+                    waiting += [
+                        each for each in inside if isinstance(each, kinds) and id(each) not in found
+                    ]
+                    found |= {id(each): each for each in inside if not isinstance(each, kinds)}
+    return list(found.values())
 
 
 def inner_optimizers(optimizer: Any) -> list[Any]:

@@ -11,13 +11,15 @@ import importlib
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from tfdist.layers.dynamic_embedding import DynamicEmbedding
     from tfdist.layers.feature_embeddings import FeatureConfig, FeatureEmbeddings, TableConfig
 
-__all__ = ["FeatureConfig", "FeatureEmbeddings", "TableConfig"]
+__all__ = ["DynamicEmbedding", "FeatureConfig", "FeatureEmbeddings", "TableConfig"]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            return getattr(importlib.import_module("tfdist.layers.feature_embeddings"), name)
+            module = "dynamic_embedding" if name == "DynamicEmbedding" else "feature_embeddings"
+            return getattr(importlib.import_module(f"tfdist.layers.{module}"), name)
         raise AttributeError(f"module 'tfdist.layers' has no attribute {name!r}")

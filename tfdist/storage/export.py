@@ -6,6 +6,7 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 from __future__ import annotations
 
 import functools
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from absl import logging
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.replaced import all_replaced, replaced
 from tfdist.errors import OutputError
+from tfdist.layers import dynamic_embedding
 from tfdist.storage.files import quiet_tensorflow
 from tfdist.storage.output_directory import OutputDirectory, replacing_directory
 from tfdist.strategies.replicas.sync_on_read import are_averages
@@ -66,7 +68,10 @@ def export(
             replacing_directory(output.saved_model, writes=writes) as temporary,
             quiet_tensorflow(),
             as_tensorflow_does(),
+            ExitStack() as stack,
         ):
+            for table in dynamic_embedding.of_model(model):
+                stack.enter_context(table.exporting())
             save(model, temporary / output.saved_model.name, options)
     except OutputError:
         raise

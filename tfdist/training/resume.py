@@ -28,7 +28,13 @@ from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
 from tfdist.storage import checkpointer, export, io_device, lock, output_directory
 from tfdist.storage.output_directory import OutputDirectory
-from tfdist.training import data_checks, declarations, history, resumed_hyperparameters
+from tfdist.training import (
+    data_checks,
+    declarations,
+    dynamic_tables,
+    history,
+    resumed_hyperparameters,
+)
 from tfdist.training.callback_states import CallbackStates
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.records import events
@@ -270,24 +276,24 @@ class Resume(StepFollower):
         self._checkpointing.synchronize()
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
-        if self._saves and (number != self._saved or not steps):
-            batches = self._state.batches_per_update
-            position = Position(
-                self._finished,
-                tuple(steps),
-                batches,
-                self._hyperparameters,
-                self._states.changed(),
-            )
-            with (
-                self._state.reporter.activity.doing(activity.SAVING),
-                self._checkpointing.save_scope(self.model),
-            ):
-                if self._state.is_chief:
-                    self._checkpointer.save(position, number=number)
-            if not steps:
-                self._final.epoch_saved()
-            self._saved = number
+        if number == self._saved and steps:
+            return
+        dynamic_tables.evict(self.model)
+        self._saved = number
+        if not self._saves:
+            return
+        batches = self._state.batches_per_update
+        position = Position(
+            self._finished, tuple(steps), batches, self._hyperparameters, self._states.changed()
+        )
+        with (
+            self._state.reporter.activity.doing(activity.SAVING),
+            self._checkpointing.save_scope(self.model),
+        ):
+            if self._state.is_chief:
+                self._checkpointer.save(position, number=number)
+        if not steps:
+            self._final.epoch_saved()
 
     def _exit(self, steps: Sequence[int]) -> None:
         self._agreement.inside = ""

@@ -26,7 +26,7 @@ from tfdist.data.inputs import Data
 from tfdist.errors import UsageError, log
 from tfdist.process.precision import FLOAT32
 from tfdist.strategies.base import Strategy
-from tfdist.training import accumulation, data_checks, declarations
+from tfdist.training import accumulation, data_checks, declarations, dynamic_tables
 from tfdist.training.training_data import TrainingData
 from tfdist.upstream import (
     keras3_repeated_rows,
@@ -231,6 +231,7 @@ class TrainingState:
                 "number, but all tasks must save after the same step.",
             )
         self.build(model)
+        dynamic_tables.distribute(model, self.strategy, self.role.spec.shares_variables)
         if not self.keep_outputs_float32(model) and self.is_chief:
             log(
                 f"precision: only {type(model).__name__} itself knows its output layers; "

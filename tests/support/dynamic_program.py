@@ -1,0 +1,52 @@
+"""Trains a model with a `DynamicEmbedding`; the chief writes its rows by id to `--result`."""
+
+from __future__ import annotations
+
+import tfdist  # isort: skip
+
+import numpy as np
+import tensorflow as tf
+from absl import flags
+
+from tfdist.layers import DynamicEmbedding
+
+flags.DEFINE_string("output_dir", None, "Shared by all tasks.", required=True)
+flags.DEFINE_string("result", None, "The file of the result.", required=True)
+flags.DEFINE_integer("epochs", 1, "Epochs.")
+flags.DEFINE_integer("capacity", 24, "The rows of the table.")
+FLAGS = flags.FLAGS
+EXAMPLES, GLOBAL_BATCH, IDS = 96, 16, 24
+
+
+def build_model() -> tf.keras.Model:
+    tf.keras.utils.set_random_seed(1)
+    layers = tf.keras.layers
+    inputs = tf.keras.Input([3], dtype="int64")
+    hidden = layers.Flatten()(DynamicEmbedding(4, FLAGS.capacity, name="table")(inputs))
+    model = tf.keras.Model(inputs, layers.Dense(1)(hidden))
+    model.compile(tf.keras.optimizers.Adagrad(0.3), "mse")
+    return model
+
+
+def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
+    random = np.random.default_rng(0)
+    ids = random.integers(0, IDS, [EXAMPLES, 3]) * 10**12
+    labels = random.normal(size=[EXAMPLES, 1]).astype("float32")
+    data = tf.data.Dataset.from_tensor_slices((ids, labels))
+    data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
+    return data.batch(GLOBAL_BATCH // context.num_replicas_in_sync)
+
+
+@tfdist.main
+def main(job: tfdist.Job) -> None:
+    model = job.fit(build_model, batches, epochs=FLAGS.epochs, output_dir=FLAGS.output_dir).model
+    if job.is_chief:
+        table = model.get_layer("table")
+        rows = np.concatenate(table.table.get_weights())  # Keras 2 lists its parts.
+        (ids,) = [each for each in table.get_weights() if each.shape == (table.capacity,)]
+        order = np.argsort(ids)
+        np.savez(FLAGS.result, ids=ids[order], rows=rows[order], last=rows[-1])
+
+
+if __name__ == "__main__":
+    tfdist.run(main)

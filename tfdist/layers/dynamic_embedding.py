@@ -1,0 +1,274 @@
+"""A table of rows for ids that come and go: `DynamicEmbedding`.
+
+    table = tfdist.layers.DynamicEmbedding(16, capacity=1_000_000, admit_after=2)
+    rows = table(ids)      # int64 or string ids, any of them; [batch, …, 16]
+
+It needs no vocabulary: an id gets a row when it is met in training for the `admit_after`-th time,
+and its memory is that of `capacity` rows. When a checkpoint is saved and few rows are free, the ids
+that have not been met for the longest time lose theirs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager, nullcontext
+from itertools import accumulate
+from typing import Any
+
+import tensorflow as tf
+
+from tfdist.compat import keras as keras_compat
+from tfdist.errors import UsageError
+from tfdist.layers.row_index import (
+    ARRIVALS,
+    FREE,
+    TOTALS,
+    RowIndex,
+    copies_of,
+    is_remote,
+    mixed,
+    scatter,
+)
+
+POLICIES = ("age", "frequency")
+
+# The values from which those of a new row are drawn, for each column; a power of two.
+_POOL = 1024
+# The ids of strings: of two in a billion, the chance that any two are equal is 0.06.
+_FINGERPRINTS = 2**63 - 1
+
+
+@tf.keras.utils.register_keras_serializable("tfdist")
+class DynamicEmbedding(tf.keras.layers.Layer):
+    """The rows of ids that need no vocabulary.
+
+    The layer takes ids, int32, int64 or strings of any shape, and returns their rows, which have
+    one dimension more. Strings are known by a fingerprint of 63 bits
+    (`tf.strings.to_hash_bucket_fast`). Ids without a row have the last one in common, which is
+    trained, too. Outside of training no id is admitted.
+
+    A new row depends on the id and on the values that `initializer` has drawn once: each of its
+    elements is one of them. So it is the same on any number of tasks, in any order.
+
+    Args:
+      dimension: the number of columns.
+      capacity: the number of ids that can have a row at the same time.
+      initializer: as in `keras.layers.Embedding`.
+      admit_after: how often an id is met in training before it gets a row. The counters have twice
+        `capacity` places, so ids that share one are admitted sooner.
+      eviction_policy: which ids lose their rows when a checkpoint is saved: "age", those that were
+        not met for the longest time; or "frequency", those that were met least, where each
+        eviction halves what was counted before.
+      free: the share of the rows that eviction keeps free, once the table was full.
+      evict_after: the train steps without an id after which it loses its row at the next save, also
+        if there are free rows; None for any number.
+      kwargs: the arguments of `keras.layers.Layer`.
+
+    Raises:
+      UsageError: an argument is out of its range.
+    """
+
+    def __init__(
+        self,
+        dimension: int,
+        capacity: int,
+        *,
+        initializer: Any = "uniform",
+        admit_after: int = 1,
+        eviction_policy: str = "age",
+        free: float = 0.1,
+        evict_after: int | None = None,
+        **kwargs: Any,
+    ) -> None:
+        super().__init__(**kwargs)
+        for name, value in (
+            ("dimension", dimension),
+            ("capacity", capacity),
+            ("admit_after", admit_after),
+            ("evict_after", 1 if evict_after is None else evict_after),
+        ):
+            _check(name, value, value >= 1, "a positive number")
+        _check("free", free, 0 < free < 1, "a number between 0 and 1")
+        if eviction_policy not in POLICIES:
+            raise UsageError.choice("eviction_policy", eviction_policy, POLICIES)
+        self.dimension, self.capacity = dimension, capacity
+        self.initializer = tf.keras.initializers.get(initializer)
+        self.admit_after = admit_after
+        self.eviction_policy = eviction_policy
+        self.free, self.evict_after = free, evict_after
+        self.table = tf.keras.layers.Embedding(
+            capacity + 1, dimension, embeddings_initializer="zeros", name=f"{self.name}_rows"
+        )
+        #: The rows of the ids, while the model is exported; see `exporting`.
+        self.exported: Any = None
+        #: Returns the ids of all replicas, those of this one first, where each replica has its own
+        #: copies of the variables; None where all have the same ones. Set before the first step.
+        self.gather: Callable[[tf.Tensor], tf.Tensor] | None = None
+
+    def build(self, input_shape: Any = None) -> None:
+        with tf.name_scope(self.table.name):  # Keras 2 takes the name of a variable from it.
+            self.table.build((None,))
+        self.clock = self._state("clock", [])
+        self.ids = self._state("ids", [self.capacity], tf.keras.initializers.Constant(FREE))
+        self.seen = self._state("seen", [self.capacity + 1])
+        if self.eviction_policy == "frequency":
+            self.count = self._state("count", [self.capacity + 1])
+        self.totals = self._state("totals", [TOTALS])
+        if self.admit_after > 1:
+            self.arrivals = self._state("arrivals", [ARRIVALS * self.capacity])
+        self.pool = self._state("pool", [_POOL, self.dimension], self.initializer, tf.float32)
+        self._index = RowIndex(self, self._write)
+        self.built = True
+
+    def _state(
+        self, name: str, shape: list[int], initializer: Any = "zeros", dtype: Any = tf.int64
+    ) -> Any:
+        """Adds a variable that no optimizer trains.
+
+        On parameter servers it is where the rows are, so that a step asks one ps. If the rows are
+        on several, all such variables are where `clock` is, which has no parts.
+        """
+        strategy, scope, parts = tf.distribute.get_strategy(), nullcontext(), self._parts()
+        beside = getattr(self, "clock", parts[0][0] if len(parts) == 1 else None)
+        if beside is not None and is_remote(strategy):
+            (variable,) = keras_compat.as_tensorflow([beside])
+            scope = strategy.extended.colocate_vars_with(variable)
+        with scope:
+            return self.add_weight(
+                name=name, shape=shape, dtype=dtype.name, initializer=initializer, trainable=False
+            )
+
+    # Keras 2 would convert all that is called here.
+    @tf.autograph.experimental.do_not_convert
+    def call(self, inputs: Any, training: bool | None = None) -> tf.Tensor:
+        """Returns the rows of the ids."""
+        if isinstance(inputs, tf.RaggedTensor):
+            return inputs.with_flat_values(self.call(inputs.flat_values, training))
+        inputs = tf.convert_to_tensor(inputs)
+        ids = tf.reshape(_as_int64(inputs), [-1])
+        if self.exported is not None:
+            places = self.exported.lookup(ids)
+        elif training:
+            of_all = ids if self.gather is None else self.gather(ids)
+            places = self._index.admit(of_all, tf.size(ids))
+        else:
+            places = self._index.find(ids)
+        return self.table(tf.reshape(places, tf.shape(inputs)))
+
+    def compute_output_shape(self, input_shape: Any) -> Any:
+        return (*input_shape, self.dimension)
+
+    @contextmanager
+    def exporting(self) -> Iterator[None]:
+        """In this block, the layer is an `Embedding` with a `StaticHashTable`, for a SavedModel."""
+        ids, rows = self._index.entries()
+        with tf.init_scope():
+            entries = tf.lookup.KeyValueTensorInitializer(ids, rows)
+            self.exported = tf.lookup.StaticHashTable(entries, self.capacity)
+        try:
+            yield
+        finally:
+            self.exported = None
+
+    def evict(self, optimizers: Iterable[Any]) -> int:
+        """Frees rows, if the table was full or ids are too old, and resets what optimizers know.
+
+        Call it between two train steps, in every task.
+
+        Returns:
+          The number of ids that have lost their row.
+        """
+        rows = self._index.victims(
+            self.eviction_policy, int(self.free * self.capacity), self.evict_after
+        )
+        if not (evicted := int(tf.size(rows))):
+            return 0
+        self._index.evict(rows)
+        for part, begin, end in self._parts():
+            own = tf.boolean_mask(rows, (rows >= begin) & (rows < end)) - begin
+            for optimizer in optimizers:
+                for slot, value in _slots_of(optimizer, part):
+                    for copy in copies_of(slot):
+                        scatter(
+                            "Update",
+                            copy.handle,
+                            own,
+                            tf.fill([tf.size(own), self.dimension], value),
+                        )
+        return evicted
+
+    def get_config(self) -> dict[str, Any]:
+        return {
+            **super().get_config(),
+            "dimension": self.dimension,
+            "capacity": self.capacity,
+            "initializer": tf.keras.initializers.serialize(self.initializer),
+            "admit_after": self.admit_after,
+            "eviction_policy": self.eviction_policy,
+            "free": self.free,
+            "evict_after": self.evict_after,
+        }
+
+    def _parts(self) -> list[tuple[Any, int, int]]:
+        """The variables of the table, and the rows that each has: from, to."""
+        whole = self.table.embeddings
+        # In parts with --partition_bytes: a `ShardedVariable`, or a `SplitVariable` of tfdist.
+        parts = getattr(whole, "parts", None) or getattr(whole, "variables", None) or [whole]
+        ends = list(accumulate(int(part.shape[0]) for part in parts))
+        return list(zip(parts, [0, *ends], ends, strict=False))
+
+    def _write(self, ids: tf.Tensor, rows: tf.Tensor) -> None:
+        """Writes the first values of new rows."""
+        columns = tf.range(self.dimension, dtype=tf.int64)
+        picks = tf.bitwise.bitwise_and(
+            mixed(mixed(ids)[:, tf.newaxis] + columns), tf.constant(_POOL - 1, tf.int64)
+        )
+        (pool,) = keras_compat.as_tensorflow([self.pool])
+        values = tf.gather(tf.reshape(pool, [-1]), picks * self.dimension + columns)
+        for part, begin, end in self._parts():
+            (variable,) = keras_compat.as_tensorflow([part])
+            is_here = (rows >= begin) & (rows < end)
+            scatter(
+                "Update",
+                variable.handle,
+                tf.boolean_mask(rows, is_here) - begin,
+                tf.boolean_mask(values, is_here),
+            )
+
+
+def of_model(model: Any) -> list[DynamicEmbedding]:
+    """The dynamic tables of a model."""
+    return [each for each in keras_compat.tracked_by(model) if isinstance(each, DynamicEmbedding)]
+
+
+def _slots_of(optimizer: Any, variable: Any) -> list[tuple[Any, float]]:
+    """The variables that an optimizer has for another one, and the first value of each."""
+    name = getattr(variable, "path", "").replace("/", "_") or variable._shared_name
+    found = []
+    for each in optimizer.variables if not callable(optimizer.variables) else optimizer.variables():
+        if name in each.name and tuple(each.shape) == tuple(variable.shape):
+            is_sum = "accumulator" in each.name
+            found.append(
+                (each, getattr(optimizer, "initial_accumulator_value", 0.0) if is_sum else 0.0)
+            )
+    return found
+
+
+def _as_int64(ids: tf.Tensor) -> tf.Tensor:
+    if ids.dtype == tf.string:
+        return tf.strings.to_hash_bucket_fast(ids, _FINGERPRINTS)
+    if not ids.dtype.is_integer:
+        raise UsageError(
+            "the ids of DynamicEmbedding",
+            received=ids.dtype.name,
+            accepted="int32, int64 or string",
+            remedy="Convert them in the input function.",
+        )
+    return tf.cast(ids, tf.int64)
+
+
+def _check(name: str, value: Any, is_right: bool, accepted: str) -> None:
+    if not is_right:
+        raise UsageError(
+            f"DynamicEmbedding({name})", received=value, accepted=accepted, remedy="Correct it."
+        )
