@@ -243,7 +243,7 @@ def of_model(model: Any) -> list[DynamicEmbedding]:
 
 def _slots_of(optimizer: Any, variable: Any) -> list[tuple[Any, float]]:
     """The variables that an optimizer has for another one, and the first value of each."""
-    name = getattr(variable, "path", "").replace("/", "_") or variable._shared_name
+    name = getattr(variable, "path", "").replace("/", "_") or variable.name
     found = []
     for each in optimizer.variables if not callable(optimizer.variables) else optimizer.variables():
         if name in each.name and tuple(each.shape) == tuple(variable.shape):
