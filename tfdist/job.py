@@ -11,7 +11,7 @@ The short form is `job.fit(build_model, train_input, …)` in a function with `@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -217,7 +217,7 @@ class Job:
           keep: see `callbacks`.
           callbacks: your own callbacks; they run after those of tfdist.
           verbose: as in Keras. Default: a progress bar on the chief's terminal, one line per epoch
-            if the chief's output goes to a file, and no output from the other tasks.
+            if its output goes to a file, and no output from the other tasks.
           batch_size: the per-replica batch size of arrays; default 32. Only arrays may have it.
 
         Returns:
@@ -340,6 +340,32 @@ class Job:
         from tfdist.training import callbacks
 
         return callbacks.standard(self._state, output_dir, keep=keep, save_steps=save_steps)
+
+    def warm_start(
+        self,
+        model: tf.keras.Model,
+        output_dir: str,
+        *,
+        renamed: Mapping[str, str] | None = None,
+        vocabularies: Mapping[str, tuple[Sequence[Any], Sequence[Any]]] | None = None,
+    ) -> None:
+        """Sets the variables of a new model to those of the same names in another training.
+
+        Call it in `build_model`, for a built model; the log says what was found. A training that
+        resumes goes on from its own checkpoint. See also `DynamicEmbedding.set_rows`.
+
+        Args:
+          model: the model.
+          output_dir: the output directory of the other training, with the same Keras.
+          renamed: the names that variables had, by their names now.
+          vocabularies: by the name of a table, the words of its rows there and here.
+
+        Raises:
+          UsageError: there is no checkpoint, or a name is none of the model's variables.
+        """
+        from tfdist.training.warm_start import warm_start
+
+        warm_start(self._state, model, output_dir, renamed or {}, vocabularies or {})
 
     def evaluate(
         self,

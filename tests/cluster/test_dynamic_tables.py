@@ -1,13 +1,17 @@
-"""Dynamic tables over restarts: on other numbers of parameter servers, in parts, in one process."""
+"""Dynamic tables over restarts, in exports, and as the start of another training."""
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 
 from tests.support.processes import ROOT, launch
+from tfdist.layers import apply_deltas
 
 pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(300)]
 
@@ -21,6 +25,7 @@ def train(path: Path, output: str, epochs: int, *arguments: str) -> dict[str, np
     flags = [f"--output_dir={path / output}", f"--result={result}", f"--epochs={epochs}"]
     ended = launch(path / f"logs-{output}-{epochs}", *arguments, *flags, deadline=120)
     assert ended.code == 0, ended.output
+    (path / f"{output}.log").write_text(ended.output)
     return dict(np.load(result))
 
 
@@ -33,3 +38,54 @@ def test_a_training_on_one_to_three_ps_is_that_of_one_process(tmp_path: Path) ->
     assert len(np.unique(expected["ids"])) == 24
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=2e-6, err_msg=name)
+
+
+STRATEGIES = {
+    "one_device": [PROGRAM],
+    "multi_worker_mirrored": ["--workers=2", PROGRAM],
+    "parameter_server": ["--ps=2", *SYNC, "--partition_bytes=128"],
+}
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_model_is_exported_while_it_trains(tmp_path: Path, strategy: str) -> None:
+    flags = ["--save_steps=2", "--export_steps=5", "--export_keep=2", "--delta_steps=1"]
+    # Six steps an epoch: the checkpoints are after each second step.
+    found = train(tmp_path, "run", 3, *STRATEGIES[strategy], *flags)
+    output = tmp_path / "run"
+    _, newest = sorted(int(path.name) for path in (output / "export").iterdir())
+    deltas = {
+        int(path.parent.name): json.loads(path.read_text())["base"]
+        for path in (output / "deltas").glob("*/manifest.json")
+    }
+    # Each is after an export or after another one.
+    assert len(deltas) >= 3 and max(deltas) == 18 and newest in deltas.values()
+    served = tf.saved_model.load(str(output / "export" / str(newest))).signatures["serving_default"]
+    operations = {node.op for node in served.graph.as_graph_def().node}
+    assert not {each for each in operations if "Mutex" in each or "MutableHash" in each}
+    keras_file = output / "export" / str(newest) / "model.keras"
+    model = tf.keras.models.load_model(keras_file if keras_file.exists() else keras_file.parent)
+    assert apply_deltas(model, output / "deltas", newest) == 18
+    ids, rows = model.get_layer("table").rows()
+    order = np.argsort(ids)
+    np.testing.assert_array_equal(ids[order], found["ids"])
+    np.testing.assert_allclose(rows[order], found["rows"], atol=1e-6)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_a_smaller_table_starts_with_the_rows_of_a_larger_one(
+    tmp_path: Path, strategy: str
+) -> None:
+    before = train(tmp_path, "before", 2, PROGRAM)
+    flags = ["--capacity=20", f"--warm_start={tmp_path / 'before'}"]
+    result = train(tmp_path, "after", 1, *STRATEGIES[strategy], *flags, "--learning_rate=0")
+    # Some are evicted at the end, because there were too few rows.
+    has_id = result["ids"] >= 0
+    assert sum(has_id) == 18
+    known = np.searchsorted(before["ids"], result["ids"][has_id])
+    np.testing.assert_array_equal(before["ids"][known], result["ids"][has_id])
+    np.testing.assert_array_equal(before["rows"][known], result["rows"][has_id])
+    np.testing.assert_array_equal(before["last"], result["last"])
+    log = (tmp_path / "after.log").read_text()
+    assert re.search(r"warm start from \S+/ckpt-12: 2 variables of the same shape", log)
+    assert "table: 20 of 24 ids have their rows" in log

@@ -14,17 +14,22 @@ flags.DEFINE_string("output_dir", None, "Shared by all tasks.", required=True)
 flags.DEFINE_string("result", None, "The file of the result.", required=True)
 flags.DEFINE_integer("epochs", 1, "Epochs.")
 flags.DEFINE_integer("capacity", 24, "The rows of the table.")
+flags.DEFINE_float("learning_rate", 0.3, "The rate of Adagrad.")
+flags.DEFINE_integer("save_steps", None, "Updates between two checkpoints.")
+flags.DEFINE_string("warm_start", None, "The output directory of an earlier training.")
 FLAGS = flags.FLAGS
 EXAMPLES, GLOBAL_BATCH, IDS = 96, 16, 24
 
 
-def build_model() -> tf.keras.Model:
+def build_model(job: tfdist.Job) -> tf.keras.Model:
     tf.keras.utils.set_random_seed(1)
     layers = tf.keras.layers
     inputs = tf.keras.Input([3], dtype="int64")
     hidden = layers.Flatten()(DynamicEmbedding(4, FLAGS.capacity, name="table")(inputs))
     model = tf.keras.Model(inputs, layers.Dense(1)(hidden))
-    model.compile(tf.keras.optimizers.Adagrad(0.3), "mse")
+    model.compile(tf.keras.optimizers.Adagrad(FLAGS.learning_rate), "mse")
+    if FLAGS.warm_start:
+        job.warm_start(model, FLAGS.warm_start)
     return model
 
 
@@ -39,7 +44,13 @@ def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
 
 @tfdist.main
 def main(job: tfdist.Job) -> None:
-    model = job.fit(build_model, batches, epochs=FLAGS.epochs, output_dir=FLAGS.output_dir).model
+    model = job.fit(
+        build_model,
+        batches,
+        epochs=FLAGS.epochs,
+        output_dir=FLAGS.output_dir,
+        save_steps=FLAGS.save_steps,
+    ).model
     if job.is_chief:
         table = model.get_layer("table")
         rows = np.concatenate(table.table.get_weights())  # Keras 2 lists its parts.

@@ -22,7 +22,7 @@ import tfdist  # isort: skip  # noqa: F401
 
 import tensorflow as tf
 
-from tfdist.storage import output_directory
+from tfdist.storage import files as checkpoint_files
 from tfdist.storage.checkpointer import Checkpointer, Position
 
 _SAVES = 4
@@ -31,7 +31,7 @@ _SAVES = 4
 def save_forever(directory: Path, reports: int) -> None:
     model = tf.keras.Sequential([tf.keras.Input([300]), tf.keras.layers.Dense(3000)])
     checkpointer = Checkpointer(model, directory, writes=True, keep=3)
-    output_directory.remove_leftovers(directory)
+    checkpoint_files.remove_leftovers(directory)
     number = checkpointer.restore()
     if number and float(model.weights[1][0]) != number:
         raise AssertionError(f"checkpoint {number} has the weights of {model.weights[1][0]}")

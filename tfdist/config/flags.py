@@ -108,6 +108,29 @@ class JobFlags(Options):
         "FIRST:LAST, such as 100:110: profiles the steps between these numbers of updates in all "
         "tasks, for TensorBoard",
     )
+    export_steps: int | None = option(
+        None,
+        "exports the model to export/STEP in the output directory at the first checkpoint after "
+        "this many updates, again and again, for TensorFlow Serving",
+        least=1,
+        same_in_all_tasks=True,
+    )
+    export_best: str | None = option(
+        None,
+        "max:METRIC or min:METRIC, such as max:val_auc: exports the model after each epoch in "
+        "which the metric is the best so far; this export stays",
+        same_in_all_tasks=True,
+    )
+    export_keep: int = option(
+        5, "with --export_steps or --export_best: how many exports are kept", least=1
+    )
+    delta_steps: int | None = option(
+        None,
+        "writes the rows of dynamic tables that have changed to deltas/STEP in the output "
+        "directory at the first checkpoint after this many updates, again and again",
+        least=1,
+        same_in_all_tasks=True,
+    )
     prometheus_port: int | None = option(
         None,
         "the port where the chief serves its metrics to Prometheus (default: none)",
@@ -141,6 +164,14 @@ class JobFlags(Options):
         for name in self.trackers:
             if name not in TRACKERS:
                 raise UsageError.choice("--tracker", name, TRACKERS)
+        if self.best_metric is None:
+            refuse(self.given("export_best"), "max:METRIC or min:METRIC", "Correct it.")
+        if self.export_steps is None and self.export_best is None:
+            refuse(
+                self.given("export_keep"),
+                "with --export_steps or --export_best",
+                "Add one of them, or leave it out.",
+            )
         if self.profiled_steps is None:
             accepted = "two numbers of updates from 0, the first one less: 100:110"
             refuse(self.given("profile_steps"), accepted, "Correct it.")
@@ -150,6 +181,12 @@ class JobFlags(Options):
         """The names in `tracker`, without repetitions."""
         names = (name.strip() for name in self.tracker.split(","))
         return list(dict.fromkeys(filter(None, names)))
+
+    @property
+    def best_metric(self) -> tuple[int, str] | None:
+        """Of `export_best`: 1 or -1 if more or less is better, and the metric; None without."""
+        match = re.fullmatch("(max|min):(.+)", self.export_best or "")
+        return ((1 if match[1] == "max" else -1), match[2]) if match else None
 
     @property
     def profiled_steps(self) -> tuple[int, int] | None:

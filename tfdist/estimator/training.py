@@ -222,10 +222,10 @@ def _repair(output: OutputDirectory, job: EstimatorJob) -> None:
     checkpoint; waits for this in the other tasks."""
     if job.is_chief:
         lock.hold(output.lock)
-        output_directory.remove_leftovers(output.path)
+        checkpoint_files.remove_leftovers(output.path)
         if _evaluates(job):
             lock.hold(output.eval_lock)
-            output_directory.remove_leftovers(output.path, of_evaluation=True)
+            checkpoint_files.remove_leftovers(output.path, of_evaluation=True)
         newest = checkpoint_files.newest_intact(output.path)
         checkpoint_files.repair_state(output.path, newest)
         return

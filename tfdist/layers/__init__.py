@@ -13,13 +13,22 @@ from typing import TYPE_CHECKING
 if TYPE_CHECKING:
     from tfdist.layers.dynamic_embedding import DynamicEmbedding
     from tfdist.layers.feature_embeddings import FeatureConfig, FeatureEmbeddings, TableConfig
+    from tfdist.layers.row_files import apply_deltas
 
-__all__ = ["DynamicEmbedding", "FeatureConfig", "FeatureEmbeddings", "TableConfig"]
+_MODULES = {
+    "DynamicEmbedding": "dynamic_embedding",
+    "FeatureConfig": "feature_embeddings",
+    "FeatureEmbeddings": "feature_embeddings",
+    "TableConfig": "feature_embeddings",
+    "apply_deltas": "row_files",
+}
+
+__all__ = ["DynamicEmbedding", "FeatureConfig", "FeatureEmbeddings", "TableConfig", "apply_deltas"]
 
 if not TYPE_CHECKING:
 
     def __getattr__(name: str) -> object:
         if name in __all__:
-            module = "dynamic_embedding" if name == "DynamicEmbedding" else "feature_embeddings"
-            return getattr(importlib.import_module(f"tfdist.layers.{module}"), name)
+            module = importlib.import_module(f"tfdist.layers.{_MODULES[name]}")
+            return getattr(module, name)
         raise AttributeError(f"module 'tfdist.layers' has no attribute {name!r}")

@@ -15,6 +15,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import accumulate
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
@@ -24,10 +25,10 @@ from tfdist.layers.row_index import (
     FREE,
     TOTALS,
     RowIndex,
-    copies_of,
     is_remote,
     mixed,
     scatter,
+    written,
 )
 
 POLICIES = ("age", "frequency")
@@ -99,8 +100,10 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         self.table = tf.keras.layers.Embedding(
             capacity + 1, dimension, embeddings_initializer="zeros", name=f"{self.name}_rows"
         )
-        #: The rows of the ids, while the model is exported; see `exporting`.
+        # The rows of the ids while the model is exported; see `exporting`. Keras 2 restores the
+        # attribute `exported` of a loaded model, but not the other one.
         self.exported: Any = None
+        self._is_exporting = False
         #: Returns the ids of all replicas, those of this one first, where each replica has its own
         #: copies of the variables; None where all have the same ones. Set before the first step.
         self.gather: Callable[[tf.Tensor], tf.Tensor] | None = None
@@ -146,7 +149,7 @@ class DynamicEmbedding(tf.keras.layers.Layer):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
         inputs = tf.convert_to_tensor(inputs)
         ids = tf.reshape(_as_int64(inputs), [-1])
-        if self.exported is not None:
+        if self._is_exporting:
             places = self.exported.lookup(ids)
         elif training:
             of_all = ids if self.gather is None else self.gather(ids)
@@ -161,41 +164,80 @@ class DynamicEmbedding(tf.keras.layers.Layer):
     @contextmanager
     def exporting(self) -> Iterator[None]:
         """In this block, the layer is an `Embedding` with a `StaticHashTable`, for a SavedModel."""
-        ids, rows = self._index.entries()
+        ids, rows = self._index.entries(-1)
         with tf.init_scope():
             entries = tf.lookup.KeyValueTensorInitializer(ids, rows)
             self.exported = tf.lookup.StaticHashTable(entries, self.capacity)
+        self._is_exporting = True
         try:
             yield
         finally:
-            self.exported = None
+            self.exported, self._is_exporting = None, False
 
-    def evict(self, optimizers: Iterable[Any]) -> int:
+    def evict(self, optimizers: Iterable[Any]) -> np.ndarray:
         """Frees rows, if the table was full or ids are too old, and resets what optimizers know.
 
         Call it between two train steps, in every task.
 
         Returns:
-          The number of ids that have lost their row.
+          The ids that have lost their row, int64.
         """
         rows = self._index.victims(
             self.eviction_policy, int(self.free * self.capacity), self.evict_after
         )
-        if not (evicted := int(tf.size(rows))):
-            return 0
-        self._index.evict(rows)
-        for part, begin, end in self._parts():
-            own = tf.boolean_mask(rows, (rows >= begin) & (rows < end)) - begin
-            for optimizer in optimizers:
-                for slot, value in _slots_of(optimizer, part):
-                    for copy in copies_of(slot):
-                        scatter(
-                            "Update",
-                            copy.handle,
-                            own,
-                            tf.fill([tf.size(own), self.dimension], value),
-                        )
+        if not len(rows):
+            return np.zeros([0], np.int64)
+        evicted: np.ndarray = self._index.evict(rows).numpy()
+        self._index.halve_counts()
+        for optimizer in optimizers:
+            self._reset_slots(optimizer, rows)
         return evicted
+
+    def facts(self) -> dict[str, int]:
+        """How many rows have an id; and how often an id was admitted, evicted, and refused because
+        no row was free, since the table was made."""
+        admitted, evicted, refused = self._index.totals()
+        facts = {"rows": admitted - evicted, "admitted": admitted, "evicted": evicted}
+        return {**facts, "refused": refused}
+
+    def steps(self) -> int:
+        """The number of train steps so far; on parameter servers, of all workers."""
+        return int(self._index.clock())
+
+    def rows(self, since: int = -1) -> tuple[np.ndarray, np.ndarray]:
+        """The ids that have a row, int64 of shape [n], and their rows, of shape [n, dimension].
+
+        Args:
+          since: only ids that a train step has met after this number of `steps`.
+        """
+        ids, places = self._index.entries(since)
+        return ids.numpy(), np.asarray(self.table(places))
+
+    def set_rows(self, ids: Any, rows: Any, of_others: Any = None) -> int:
+        """Gives ids their rows, as far as there are free ones. Call it between two train steps.
+
+        Args:
+          ids: different ids, int64, shape [n].
+          rows: shape [n, dimension].
+          of_others: the row of ids without one, shape [dimension]; None to keep it.
+
+        Returns:
+          How many ids have their row now.
+        """
+        ids = tf.convert_to_tensor(ids, tf.int64)
+        places = self._index.give(ids)
+        is_placed = places >= 0
+        values = tf.boolean_mask(tf.convert_to_tensor(rows, tf.float32), is_placed)
+        self._scatter(tf.boolean_mask(places, is_placed), values)
+        if of_others is not None:
+            last = tf.constant([self.capacity], tf.int64)
+            self._scatter(last, tf.convert_to_tensor([of_others], tf.float32))
+        return len(values)
+
+    def remove(self, ids: Any) -> None:
+        """Takes the rows of ids that have one. Call it between two train steps."""
+        places = self._index.find(tf.convert_to_tensor(ids, tf.int64))
+        self._index.evict(tf.boolean_mask(places, places < self.capacity))
 
     def get_config(self) -> dict[str, Any]:
         return {
@@ -224,16 +266,23 @@ class DynamicEmbedding(tf.keras.layers.Layer):
             mixed(mixed(ids)[:, tf.newaxis] + columns), tf.constant(_POOL - 1, tf.int64)
         )
         (pool,) = keras_compat.as_tensorflow([self.pool])
-        values = tf.gather(tf.reshape(pool, [-1]), picks * self.dimension + columns)
+        self._scatter(rows, tf.gather(tf.reshape(pool, [-1]), picks * self.dimension + columns))
+
+    def _scatter(self, rows: tf.Tensor, values: tf.Tensor) -> None:
         for part, begin, end in self._parts():
-            (variable,) = keras_compat.as_tensorflow([part])
             is_here = (rows >= begin) & (rows < end)
-            scatter(
-                "Update",
-                variable.handle,
-                tf.boolean_mask(rows, is_here) - begin,
-                tf.boolean_mask(values, is_here),
-            )
+            places, own = tf.boolean_mask(rows, is_here) - begin, tf.boolean_mask(values, is_here)
+            for variable in written(part):
+                scatter("Update", variable.handle, places, own)
+
+    def _reset_slots(self, optimizer: Any, rows: tf.Tensor) -> None:
+        """Sets what an optimizer has learned of rows to its first values."""
+        for part, begin, end in self._parts():
+            own = tf.boolean_mask(rows, (rows >= begin) & (rows < end)) - begin
+            for slot, value in _slots_of(optimizer, part):
+                for variable in written(slot):
+                    first = tf.fill([tf.size(own), self.dimension], value)
+                    scatter("Update", variable.handle, own, first)
 
 
 def of_model(model: Any) -> list[DynamicEmbedding]:

@@ -77,7 +77,7 @@ class RowIndex:
           own: a number of ids, int32.
         """
         with tf.device(self._device):
-            clock = self._clock(1)
+            clock = self.clock(1)
             found, is_known = self._known(ids)
             rows = tf.cond(
                 tf.reduce_all(is_known) & self._is_current(),
@@ -99,8 +99,21 @@ class RowIndex:
         # Another replica of this process may have admitted the id for its own copies.
         return found, is_known & tf.equal(self._gather("ids", tf.maximum(found, 0)), ids)
 
-    def evict(self, rows: tf.Tensor) -> None:
-        """Frees rows. Called eagerly, between two train steps."""
+    def give(self, ids: tf.Tensor) -> tf.Tensor:
+        """The row of each id, after those without one have got a free one; or -1 if none is free.
+
+        Called eagerly, between two train steps.
+
+        Args:
+          ids: int64, shape [n], all different.
+        """
+        with tf.device(self._device):
+            self._follow_restored()
+            self._alone(lambda: self._give_rows(ids))
+            return self._row_of(ids)
+
+    def evict(self, rows: tf.Tensor) -> tf.Tensor:
+        """Frees rows; returns the ids that had them. Called eagerly, between two train steps."""
         with tf.device(self._device):
             self._follow_restored()
             ids, used = self._gather("ids", rows), self._used.read()
@@ -109,21 +122,29 @@ class RowIndex:
             self._stack.update(tf.range(used - count, used), rows)
             self._used.write(used - count)
             self._checksum.write(self._checksum.read() - _checksum(ids, rows))
-            for copy in copies_of(self._layer.ids):
-                scatter("Update", copy.handle, rows, tf.fill(tf.shape(rows), FREE))
-            if self._counts:
-                # What was met often long ago counts less than what is met often now.
-                for copy in copies_of(self._layer.count):
-                    half = _read(copy.handle, [None]) // 2
-                    tf.raw_ops.AssignVariableOp(resource=copy.handle, value=half)
-            for copy in copies_of(self._layer.totals):
-                scatter("Add", copy.handle, tf.constant([EVICTED]), [count])
-                scatter("Update", copy.handle, tf.constant([CHECKSUM]), [self._checksum.read()])
+            self._scatter("Update", "ids", rows, tf.fill(tf.shape(rows), FREE))
+            self._total(EVICTED, count)
+            self._set_checksum()
+            return ids
 
-    def entries(self) -> tuple[tf.Tensor, tf.Tensor]:
-        """The ids that have a row, and their rows. Called eagerly, between two train steps."""
-        ids = self._read("ids")
-        rows = tf.where(ids != FREE)[:, 0]
+    def halve_counts(self) -> None:
+        """Lets what was met often long ago count less than what is met often now."""
+        for handle in self._handles("count") if self._counts else ():
+            tf.raw_ops.AssignVariableOp(resource=handle, value=_read(handle, [None]) // 2)
+
+    def totals(self) -> list[int]:
+        """How often an id was admitted, evicted and refused. Called eagerly."""
+        found: list[int] = self._read("totals").numpy().tolist()
+        return found[:CHECKSUM]
+
+    def entries(self, since: int) -> tuple[tf.Tensor, tf.Tensor]:
+        """The ids that have a row, and their rows. Called eagerly, between two train steps.
+
+        Args:
+          since: only ids that were met after this value of `clock`.
+        """
+        ids, seen = self._read("ids"), self._read("seen")[: self._capacity]
+        rows = tf.where((ids != FREE) & (seen > since))[:, 0]
         return tf.gather(ids, rows), rows
 
     def victims(self, policy: str, free: int, max_age: int | None) -> tf.Tensor:
@@ -135,7 +156,7 @@ class RowIndex:
           max_age: the most train steps since an id was met; None for any number.
         """
         with tf.device(self._device):
-            ids, clock = self._read("ids"), self._clock()
+            ids, clock = self._read("ids"), self.clock()
             seen = self._read("seen")[: self._capacity]
             is_used = ids != FREE
             is_old = is_used & (seen < clock - (max_age or clock + 1))
@@ -169,7 +190,8 @@ class RowIndex:
         """Calls a function while no other worker does, and until all its operations have ended."""
         # Not kept: a function that is traced for one replica has the variables of that replica.
         call = tf.function(work, autograph=False)
-        return self._section.execute(lambda: call(), exclusive_resource_access=False)
+        with tf.device(None):  # A ps that ran the function would not know the other ones.
+            return self._section.execute(lambda: call(), exclusive_resource_access=False)
 
     def _give_rows(self, ids: tf.Tensor) -> tf.Tensor:
         """Gives a free row to each id that has none, as long as there are free rows."""
@@ -184,6 +206,7 @@ class RowIndex:
             writes = rows >= 0 if self._layer.gather else gets_row
             written, places = tf.boolean_mask(ids, writes), tf.boolean_mask(rows, writes)
             self._scatter("Update", "ids", places, written)
+            self._scatter("Update", "seen", places, tf.fill(tf.shape(places), self.clock()))
             if self._counts:
                 self._scatter("Update", "count", places, tf.zeros_like(places))
             self._write(written, places)
@@ -223,12 +246,12 @@ class RowIndex:
     def _set_checksum(self) -> None:
         self._scatter("Update", "totals", tf.constant([CHECKSUM]), [self._checksum.read()])
 
-    def _clock(self, change: int = 0) -> tf.Tensor:
+    def clock(self, change: int = 0) -> tf.Tensor:
+        """The number of train steps, after `change` was added."""
         if change:
-            tf.raw_ops.AssignAddVariableOp(
-                resource=self._handle("clock"), value=tf.constant(change, tf.int64)
-            )
-        return _read(self._handle("clock"), [])
+            (handle,) = self._handles("clock")
+            tf.raw_ops.AssignAddVariableOp(resource=handle, value=tf.constant(change, tf.int64))
+        return _read(self._handles("clock")[0], [])
 
     def _total(self, place: int, change: Any = None) -> tf.Tensor:
         """One of the totals, after `change` was added."""
@@ -242,20 +265,18 @@ class RowIndex:
     def _row_of(self, ids: tf.Tensor) -> tf.Tensor:
         return tf.reshape(self._rows.lookup(ids), [-1])  # Its rank is unknown otherwise.
 
-    def _handle(self, name: str) -> tf.Tensor:
-        variable = getattr(self._layer, name)
-        if tf.distribute.in_cross_replica_context():
-            return copies_of(variable)[0].handle
-        return keras_compat.as_tensorflow([variable])[0].handle
+    def _handles(self, name: str) -> list[tf.Tensor]:
+        return [each.handle for each in written(getattr(self._layer, name))]
 
     def _read(self, name: str) -> tf.Tensor:
-        return _read(self._handle(name), [None])
+        return _read(self._handles(name)[0], [None])
 
     def _gather(self, name: str, indices: tf.Tensor) -> tf.Tensor:
-        return _gather(self._handle(name), indices)
+        return _gather(self._handles(name)[0], indices)
 
     def _scatter(self, kind: str, name: str, indices: tf.Tensor, updates: Any) -> None:
-        scatter(kind, self._handle(name), indices, updates)
+        for handle in self._handles(name):
+            scatter(kind, handle, indices, updates)
 
 
 class _Cell:
@@ -301,10 +322,12 @@ def is_remote(strategy: tf.distribute.Strategy) -> bool:
     return isinstance(strategy, tf.distribute.experimental.ParameterServerStrategy)
 
 
-def copies_of(variable: Any) -> tuple[tf.Variable, ...]:
-    """The copies of a variable in this process."""
+def written(variable: Any) -> list[tf.Variable]:
+    """The variables to write: that of this replica, or all copies outside of a replica's step."""
     (variable,) = keras_compat.as_tensorflow([variable])
-    return tuple(getattr(variable, "values", None) or [variable])
+    if not tf.distribute.in_cross_replica_context():
+        return [variable]
+    return list(getattr(variable, "values", None) or [variable])
 
 
 def scatter(kind: str, handle: tf.Tensor, indices: tf.Tensor, updates: Any) -> None:

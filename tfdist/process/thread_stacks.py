@@ -11,6 +11,7 @@ Python's global interpreter lock. Its file in memory belongs to the process, and
 
 from __future__ import annotations
 
+import ctypes
 import faulthandler
 import gc
 import os
@@ -190,3 +191,14 @@ def _outwards(frame: FrameType | None) -> Iterator[FrameType]:
     while frame is not None:
         yield frame
         frame = frame.f_back
+
+
+def keep_forever(frame: FrameType | None) -> None:
+    """Keeps the variables of a call and of its callers, such as Keras's `fit`, from being freed.
+
+    When Python leaves `fit`, it would free the iterator over the data. That waits for the threads
+    of the iterator (`MultiDeviceBuffer::Reset` in TensorFlow's `multi_device_iterator_ops.cc`),
+    and one that runs a function of Python waits for Python's lock, which the freeing thread holds.
+    One of ten jobs with `tf.numpy_function` in their data hung there.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))

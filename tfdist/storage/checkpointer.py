@@ -29,7 +29,6 @@ from tfdist.storage import layout
 from tfdist.storage.output_directory import (
     OutputDirectory,
     read_text,
-    remove_leftovers,
     write_text,
     writing,
 )
@@ -184,7 +183,7 @@ class Checkpointer:
                 self._kept = checkpoint_files.add(str(path), self._kept, keep=self._keep)
         except OutputError:
             checkpoint_files.discard(str(path))
-            remove_leftovers(path.parent)
+            checkpoint_files.remove_leftovers(path.parent)
             raise
 
 

@@ -6,6 +6,8 @@ export(model, OutputDirectory("/shared/run1"), writes=job.is_chief)
 from __future__ import annotations
 
 import functools
+import json
+from collections.abc import Mapping
 from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
@@ -25,10 +27,18 @@ from tfdist.upstream.onednn_empty_batches import as_tensorflow_does
 
 #: The file that Keras 3 loads, in the SavedModel's directory.
 KERAS_FILE = "model.keras"
+#: The file in the directory of an export of a model that still trains: its step and its metrics.
+MANIFEST = "export.json"
 
 
 def export(
-    model: tf.keras.Model, output: OutputDirectory, *, writes: bool, io_device: str | None = None
+    model: tf.keras.Model,
+    output: OutputDirectory,
+    *,
+    writes: bool,
+    io_device: str | None = None,
+    target: Path | None = None,
+    facts: Mapping[str, Any] | None = None,
 ) -> None:
     """Writes the model as a SavedModel and for `keras.models.load_model`, without its optimizer.
 
@@ -43,16 +53,19 @@ def export(
       writes: whether this task writes. Call this function in the other tasks too if the writing
         task needs them to read the variables (`Checkpointing.all_save`).
       io_device: the device whose machine writes; None for the device of each variable.
+      target: the directory of the model; None for `output.saved_model`.
+      facts: what is written to `export.json` beside the model, for a model that still trains.
 
     Raises:
       OutputError: the model could not be written; an existing model is unchanged.
     """
+    target = target or output.saved_model
     if not keras_compat.has_call(model):
         if writes:
             logging.warning(
                 "%s has no call, so there is no %s: save its parts in the script",
                 type(model).__name__,
-                output.saved_model,
+                target,
             )
         return
     if _is_functional_of_keras_2(model):
@@ -65,14 +78,16 @@ def export(
     options = tf.saved_model.SaveOptions(experimental_io_device=io_device)
     try:
         with (
-            replacing_directory(output.saved_model, writes=writes) as temporary,
+            replacing_directory(target, writes=writes) as temporary,
             quiet_tensorflow(),
             as_tensorflow_does(),
             ExitStack() as stack,
         ):
             for table in dynamic_embedding.of_model(model):
                 stack.enter_context(table.exporting())
-            save(model, temporary / output.saved_model.name, options)
+            save(model, temporary / target.name, options)
+            if facts is not None:
+                (temporary / target.name / MANIFEST).write_text(json.dumps(facts) + "\n")
     except OutputError:
         raise
     # The training is complete, and its weights are saved.

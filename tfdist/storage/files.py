@@ -1,7 +1,8 @@
-"""Finds the intact checkpoints in a directory, and repairs TensorFlow's `checkpoint` file.
+"""Finds the intact checkpoints in a directory, and repairs what killed processes have left.
 
     path = newest_intact(directory)    # in every task: the checkpoint to resume from
     repair_state(directory, path)      # in the writing task
+    remove_leftovers(directory)
 
 This module does not rely on TensorFlow's `checkpoint` file. The file may be damaged, it may name a
 damaged or missing checkpoint, and it does not name the newest one if the process was killed before
@@ -12,7 +13,9 @@ find the same checkpoint, in any order.
 from __future__ import annotations
 
 import functools
+import os
 import re
+import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -29,6 +32,16 @@ _STATE = "checkpoint"
 
 # A file of a checkpoint of Keras, or of an Estimator; the group is the checkpoint's name.
 _FILE = re.compile(r"((?:model\.)?ckpt-\d+)\.(?:index|data-\d{5}-of-\d{5})")
+
+# The names of temporary files, from TensorFlow and from this module, that a killed task leaves.
+_LEFT_BY_THE_CHIEF = re.compile(
+    r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
+    r"|ckpt-\d+\.(index|data-\d{5}-of-\d{5})\.tempstate\d+"
+    r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
+    r"|\.(metrics\.jsonl|done\.json|trackers\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
+    r"|\.(saved_model|shared|\d+)-[a-z0-9_]{8}"
+)
+_LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
 
 
 @contextmanager
@@ -175,6 +188,29 @@ def add(path: str, earlier: list[str], *, keep: int | None) -> list[str]:
             _remove(old)
         _write_state(Path(path).parent, kept)
     return kept
+
+
+def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
+    """Removes the temporary files of killed processes; call this before writing there.
+
+    Removes only files whose names match the temporary names of TensorFlow and this package.
+
+    Args:
+      directory: the directory; its subdirectories are not searched.
+      of_evaluation: True removes the evaluator's files, False the chief's.
+    """
+    pattern = _LEFT_BY_THE_EVALUATION if of_evaluation else _LEFT_BY_THE_CHIEF
+    for path in list(directory.iterdir()) if directory.is_dir() else ():
+        if not pattern.fullmatch(path.name):
+            continue
+        if path.is_dir() and not path.is_symlink():
+            target = directory / path.name[1:].rpartition("-")[0]
+            if (path / "before").exists() and not target.exists():
+                # The process was killed between the two renames of `replacing_directory`.
+                os.replace(path / target.name, target)
+            shutil.rmtree(path)
+        else:
+            path.unlink()
 
 
 def discard(path: str) -> None:

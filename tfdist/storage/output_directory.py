@@ -6,6 +6,8 @@
     output.logs           # TensorBoard: train, validation, eval
     output.metrics        # metrics.jsonl: one JSON object per epoch
     output.saved_model    # the trained model
+    output.exports        # by step, the model while it trains; see `tfdist.training.exports`
+    output.deltas         # by step, the rows of tables that have changed
     output.done           # done.json: the completion marker
     output.trackers       # trackers.json: see `tfdist.training.records.trackers`
     output.lock           # lock.json: see `tfdist.storage.lock`
@@ -56,16 +58,6 @@ _REMEDIES = {
 # A later start may succeed.
 _TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 
-# The names of temporary files, from TensorFlow and from this module, that a killed task leaves.
-_LEFT_BY_THE_CHIEF = re.compile(
-    r"(ckpt|model\.ckpt)-\d+_temp|workertemp_\d+|tmp_(chief|worker)_\d+"
-    r"|ckpt-\d+\.(index|data-\d{5}-of-\d{5})\.tempstate\d+"
-    r"|(checkpoint|graph\.pbtxt|model\.ckpt-\d+\.meta)\.tmp[0-9a-f]{32}"
-    r"|\.(metrics\.jsonl|done\.json|trackers\.json|checkpoint|writable|hang_report\.txt)-[0-9a-f]{16}"
-    r"|\.(saved_model|shared)-[a-z0-9_]{8}"
-)
-_LEFT_BY_THE_EVALUATION = re.compile(r"\.eval_metrics\.jsonl-[0-9a-f]{16}")
-
 #: The fields of a line in a metrics log that are no metrics.
 NO_METRICS = ("epoch", "step", "global_step", "time")
 
@@ -91,6 +83,8 @@ class OutputDirectory:
         self.eval_metrics = self.path / "eval_metrics.jsonl"
         self.events = self.path / "events.jsonl"
         self.saved_model = self.path / "saved_model"
+        self.exports = self.path / "export"
+        self.deltas = self.path / "deltas"
         self.done = self.path / "done.json"
         self.trackers = self.path / "trackers.json"
         self.lock = self.path / "lock.json"
@@ -227,29 +221,6 @@ def remove_directory(path: Path) -> None:
     shutil.rmtree(path, ignore_errors=True)
 
 
-def remove_leftovers(directory: Path, *, of_evaluation: bool = False) -> None:
-    """Removes the temporary files of killed processes; call this before writing there.
-
-    Removes only files whose names match the temporary names of TensorFlow and this package.
-
-    Args:
-      directory: the directory; its subdirectories are not searched.
-      of_evaluation: True removes the evaluator's files, False the chief's.
-    """
-    pattern = _LEFT_BY_THE_EVALUATION if of_evaluation else _LEFT_BY_THE_CHIEF
-    saved_model = OutputDirectory(directory).saved_model
-    for path in list(directory.iterdir()) if directory.is_dir() else ():
-        if not pattern.fullmatch(path.name):
-            continue
-        if path.is_dir() and not path.is_symlink():
-            if (path / "before").exists() and not saved_model.exists():
-                # The process was killed between the two renames of `replacing_directory`.
-                os.replace(path / saved_model.name, saved_model)
-            shutil.rmtree(path)
-        else:
-            path.unlink()
-
-
 @contextmanager
 def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
     """Yields a temporary directory; at the end, moves `target.name` in it to `target`.
@@ -261,6 +232,8 @@ def replacing_directory(target: Path, *, writes: bool = True) -> Iterator[Path]:
     Raises:
       OutputError: `target` could not be written; an existing directory is unchanged.
     """
+    if writes:
+        target.parent.mkdir(parents=True, exist_ok=True)
     with (
         writing(target if writes else Path(tempfile.gettempdir())),
         tempfile.TemporaryDirectory(
@@ -316,6 +289,12 @@ def saved_checkpoints(output: OutputDirectory) -> list[tuple[int, Path]]:
         for path in directory.glob("*.index")
         if (match := _CHECKPOINT.fullmatch(path.name))
     )
+
+
+def numbered(directory: Path) -> list[tuple[int, Path]]:
+    """The directories in it whose name is a number, in that order."""
+    found = directory.iterdir() if directory.is_dir() else ()
+    return sorted((int(path.name), path) for path in found if path.name.isdecimal())
 
 
 def size_and_time(checkpoint: Path) -> tuple[int, float]:

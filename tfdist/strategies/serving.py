@@ -25,6 +25,7 @@ from tfdist.coordination.liveness import heartbeat
 from tfdist.coordination.preemption import Preemption
 from tfdist.coordination.probe import RUNNING, Listener
 from tfdist.errors import EXIT_FAILED, EXIT_OK, EXIT_PREEMPTED, log
+from tfdist.process.memory import Memory
 
 _POLL_SECONDS = 0.25
 # How long tasks must be gone before they count as exited. The longer time is for a failure of the
@@ -90,7 +91,9 @@ def serve_until_end(
     served = _Served(settings, others, chief_at)
     timeout = settings.heartbeat_timeout
     with preemption.serving(), heartbeat.watched(watched, timeout):
+        memory = Memory(str(settings.task))
         while not served.have_exited():
+            memory.look()
             sleep(_POLL_SECONDS)
     if preemption.is_requested and not served.has_completed:
         sys.exit(EXIT_PREEMPTED)

@@ -17,6 +17,7 @@ import tensorflow as tf
 from tfdist.errors import UsageError, log
 from tfdist.storage import lock, output_directory
 from tfdist.storage.output_directory import OutputDirectory
+from tfdist.training.dynamic_tables import TableFacts
 from tfdist.training.progress import Progress
 from tfdist.training.resume import Resume
 from tfdist.training.scalars import scalars
@@ -42,7 +43,7 @@ def standard(
     followers: list[StepFollower] = [progress]
     if steps := state.role.flags.profiled_steps:
         followers.append(StepProfile(state, output, steps))
-    callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state)]
+    callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state), TableFacts()]
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.checkpoints, output.logs)

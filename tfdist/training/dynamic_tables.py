@@ -2,6 +2,7 @@
 
 dynamic_tables.distribute(model, strategy, shares_variables=False)    # before the first step
 dynamic_tables.evict(model)                                           # before a save
+callbacks = [TableFacts(), …]                                         # users_rows, in the logs
 """
 
 from __future__ import annotations
@@ -9,10 +10,15 @@ from __future__ import annotations
 from functools import partial
 from typing import Any
 
+import numpy as np
+import tensorflow as tf
+
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
 from tfdist.layers.dynamic_embedding import of_model
+from tfdist.process import quantities
 from tfdist.strategies.base import Strategy
+from tfdist.strategies.sizes import bytes_of
 from tfdist.training.global_batch import of_all_replicas
 
 
@@ -39,8 +45,26 @@ def distribute(model: Any, strategy: Strategy[Any], shares_variables: bool) -> N
         table.gather = partial(of_all_replicas, strategy) if is_copied else None
 
 
-def evict(model: Any) -> dict[str, int]:
-    """Frees rows of the tables of a model; returns how many, by the name of the table."""
+def evict(model: Any) -> dict[str, np.ndarray]:
+    """Frees rows of the tables of a model; returns the ids that had them, by table."""
     optimizers = keras_compat.optimizers_of(model)
     inner = [each for own in optimizers for each in keras_compat.inner_optimizers(own)]
     return {table.name: table.evict(inner) for table in of_model(model)}
+
+
+def describe(model: Any) -> list[str]:
+    """The size of each table of a model, as a line for the user."""
+    return [
+        f"{table.name}: {table.capacity:,} rows of {table.dimension} columns for ids without a "
+        f"vocabulary, {quantities.size(sum(map(bytes_of, table.weights)))}"
+        for table in of_model(model)
+    ]
+
+
+class TableFacts(tf.keras.callbacks.Callback):
+    """Adds to an epoch's logs how full its dynamic tables are; see `DynamicEmbedding.facts`."""
+
+    def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        if logs is not None:
+            for table in of_model(self.model):
+                logs.update({f"{table.name}_{name}": each for name, each in table.facts().items()})

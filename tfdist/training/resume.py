@@ -9,12 +9,10 @@ current epoch, with a warning.
 
 from __future__ import annotations
 
-import ctypes
 import inspect
 import sys
 from collections.abc import Callable, Sequence
 from contextlib import ExitStack
-from types import FrameType
 from typing import Any
 
 import tensorflow as tf
@@ -26,7 +24,9 @@ from tfdist.coordination.agreement import SHARE_DIRECTORY
 from tfdist.coordination.liveness import activity
 from tfdist.data.position import Position
 from tfdist.errors import EXIT_PREEMPTED, log
+from tfdist.process import thread_stacks
 from tfdist.storage import checkpointer, export, io_device, lock, output_directory
+from tfdist.storage import files as checkpoint_files
 from tfdist.storage.output_directory import OutputDirectory
 from tfdist.training import (
     data_checks,
@@ -36,6 +36,7 @@ from tfdist.training import (
     resumed_hyperparameters,
 )
 from tfdist.training.callback_states import CallbackStates
+from tfdist.training.exports import Exports
 from tfdist.training.final_weights import FinalWeights
 from tfdist.training.records import events
 from tfdist.training.state import TrainingState
@@ -104,8 +105,9 @@ class Resume(StepFollower):
                 remedy=SHARE_DIRECTORY,
             )
         if self._state.is_chief:
-            for directory in (self._output.path, self._output.checkpoints, self._output.final):
-                output_directory.remove_leftovers(directory)
+            output = self._output
+            for directory in (output.path, output.checkpoints, output.final, output.exports):
+                checkpoint_files.remove_leftovers(directory)
         device = io_device.choose(
             self._output.checkpoints, self._checkpointing.io_device, self._checkpointing.owners
         )
@@ -164,6 +166,7 @@ class Resume(StepFollower):
                 self._log_event(events.START, start.epoch, **facts)
             self._fast_forward(start, step)
         self._saved = self._state.steps
+        self._exports = Exports(self._state, self._output, self._writer)
         keras_initial_epoch.set_start(self.model, (start.epoch, step))
         self._watching.enter_context(
             self._state.preemption.watched(
@@ -272,16 +275,19 @@ class Resume(StepFollower):
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)
 
-    def _save(self, steps: Sequence[int] = ()) -> None:
+    def _save(self, steps: Sequence[int] = (), logs: Logs | None = None) -> None:
         self._checkpointing.synchronize()
         number = self._state.steps
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if number == self._saved and steps:
             return
-        dynamic_tables.evict(self.model)
+        evicted = dynamic_tables.evict(self.model)
         self._saved = number
-        if not self._saves:
-            return
+        if self._saves:
+            self._write(number, steps)
+        self._exports.saved(self.model, number, logs, evicted)
+
+    def _write(self, number: int, steps: Sequence[int]) -> None:
         batches = self._state.batches_per_update
         position = Position(
             self._finished, tuple(steps), batches, self._hyperparameters, self._states.changed()
@@ -308,7 +314,7 @@ class Resume(StepFollower):
                 "resume"
             )
             self._log_event(events.PREEMPTED, self._finished)
-        _keep_forever(inspect.currentframe())
+        thread_stacks.keep_forever(inspect.currentframe())
         sys.exit(EXIT_PREEMPTED)
 
     @property
@@ -353,7 +359,7 @@ class Resume(StepFollower):
                 # A callback that fails does not cost the epoch. The other tasks save, too.
                 if self in own.callbacks and self._has_unsaved_epoch:
                     self._has_unsaved_epoch = False
-                    self._save()
+                    self._save(logs=logs)
             if self in own.callbacks and len(self._topology.peers) > 1:
                 self._agree_to_stop()
 
@@ -385,14 +391,3 @@ class Resume(StepFollower):
     def _of_all_shards(self, step: int) -> list[int]:
         """For each shard, the number of steps before Keras's step number `step`."""
         return [step] * self._topology.num_shards
-
-
-def _keep_forever(frame: FrameType | None) -> None:
-    """Keeps the variables of a call and of its callers, such as Keras's `fit`, from being freed.
-
-    When Python leaves `fit`, it would free the iterator over the data. That waits for the threads
-    of the iterator (`MultiDeviceBuffer::Reset` in TensorFlow's `multi_device_iterator_ops.cc`),
-    and one that runs a function of Python waits for Python's lock, which the freeing thread holds.
-    One of ten jobs with `tf.numpy_function` in their data hung there.
-    """
-    ctypes.pythonapi.Py_IncRef(ctypes.py_object(frame))

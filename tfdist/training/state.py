@@ -238,7 +238,7 @@ class TrainingState:
                 "create them with dtype='float32'"
             )
         self.strategy.prepare(model)
-        described = self.strategy.describe(model)
+        described = [*self.strategy.describe(model), *dynamic_tables.describe(model)]
         if described != self._described:
             for line in described:
                 log(f"{self.strategy.name}: {line}")

@@ -109,10 +109,10 @@ def test_a_full_table_frees_rows_between_steps(policy: str) -> None:
     table = DynamicEmbedding(4, 5, eviction_policy=policy, free=0.4)
     met(table, [1, 2, 3, 4, 5], [2, 2, 2], [1, 4, 3], [4, 3])
     # Nothing was refused yet: all ids may fit.
-    assert table.evict([]) == 0
+    assert len(table.evict([])) == 0
     met(table, [6])
     assert is_default(table, 6) == [True]
-    assert table.evict([]) == 2
+    assert len(table.evict([])) == 2
     # 1 was met twice, but 2 for the last time before it.
     left = {1, 3, 4} if policy == "age" else {2, 3, 4}
     assert ids_of(table) == left
@@ -124,9 +124,9 @@ def test_a_full_table_frees_rows_between_steps(policy: str) -> None:
 def test_old_ids_lose_their_rows() -> None:
     table = DynamicEmbedding(4, 10, evict_after=2)
     met(table, [1, 2], [2], [3])
-    assert table.evict([]) == 0
+    assert len(table.evict([])) == 0
     met(table, [3])
-    assert table.evict([]) == 1
+    assert len(table.evict([])) == 1
     assert ids_of(table) == {2, 3}
 
 
@@ -149,7 +149,7 @@ def test_a_row_that_is_used_again_is_new_for_the_optimizer(name: str) -> None:
     assert all(
         (now[place] != before[place]).any() for now, before in zip(trained, first, strict=True)
     )
-    assert table.evict([optimizer]) == 1
+    assert len(table.evict([optimizer])) == 1
     for slot, now, before in zip(slots, trained, first, strict=True):
         expected = now.copy()
         expected[place] = before[place]

@@ -15,10 +15,10 @@ import tensorflow as tf
 from tests.conftest import file_size_limit
 from tfdist.errors import OutputError, UsageError
 from tfdist.storage import lock, output_directory
+from tfdist.storage.files import remove_leftovers
 from tfdist.storage.output_directory import (
     OutputDirectory,
     check_writable,
-    remove_leftovers,
     replacing_directory,
     writing,
 )

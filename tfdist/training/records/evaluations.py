@@ -15,6 +15,7 @@ import numpy as np
 
 from tfdist.coordination.liveness.activity import WAITING, Activity
 from tfdist.errors import log
+from tfdist.storage import files as checkpoint_files
 from tfdist.storage import lock, output_directory
 from tfdist.storage.output_directory import OutputDirectory
 
@@ -33,7 +34,7 @@ def begin(output: OutputDirectory, activity: Activity, checkpoints: Path) -> Non
     """
     lock.hold(output.eval_lock)
     output_directory.check_writable(output.path, output.logs)
-    output_directory.remove_leftovers(output.path, of_evaluation=True)
+    checkpoint_files.remove_leftovers(output.path, of_evaluation=True)
     log(f"evaluating the checkpoints in {checkpoints}")
     activity.enter(WAITING)
 
