@@ -89,3 +89,19 @@ def test_a_smaller_table_starts_with_the_rows_of_a_larger_one(
     log = (tmp_path / "after.log").read_text()
     assert re.search(r"warm start from \S+/ckpt-12: 2 variables of the same shape", log)
     assert "table: 20 of 24 ids have their rows" in log
+
+
+@pytest.mark.parametrize(
+    ("flags", "received"),
+    [
+        (["--workers=2", "--accumulate_steps=2"], "multi_worker_mirrored with --accumulate_steps'"),
+        (["--workers=2", "--sync_period=2"], "--sync_period'"),
+    ],
+)
+def test_what_cannot_know_all_ids_is_refused(
+    tmp_path: Path, flags: list[str], received: str
+) -> None:
+    directories = [f"--output_dir={tmp_path / 'run'}", f"--result={tmp_path / 'result'}"]
+    ended = launch(tmp_path, *flags, PROGRAM, *directories, deadline=120)
+    assert ended.code == 2
+    assert f"the layer table: received 'a DynamicEmbedding under {received}" in ended.output

@@ -152,11 +152,23 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         if self._is_exporting:
             places = self.exported.lookup(ids)
         elif training:
+            self._check_replicas()
             of_all = ids if self.gather is None else self.gather(ids)
             places = self._index.admit(of_all, tf.size(ids))
         else:
             places = self._index.find(ids)
         return self.table(tf.reshape(places, tf.shape(inputs)))
+
+    def _check_replicas(self) -> None:
+        (ids,) = keras_compat.as_tensorflow([self.ids])
+        replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if self.gather is None and hasattr(ids, "values") and replicas > 1:
+            raise UsageError(
+                f"the layer {self.name}",
+                received=f"a train step of {replicas} replicas that do not know each other's ids",
+                accepted="one of job.fit, or of model.fit with job.callbacks",
+                remedy="Train with one of them, or under parameter servers.",
+            )
 
     def compute_output_shape(self, input_shape: Any) -> Any:
         return (*input_shape, self.dimension)

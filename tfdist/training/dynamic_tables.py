@@ -1,8 +1,8 @@
 """The tables of `DynamicEmbedding` in a training: who admits which ids, and when rows are freed.
 
-dynamic_tables.distribute(model, strategy, shares_variables=False)    # before the first step
-dynamic_tables.evict(model)                                           # before a save
-callbacks = [TableFacts(), …]                                         # users_rows, in the logs
+dynamic_tables.distribute(model, strategy, is_shared=False, is_loop=False)    # before a step
+dynamic_tables.evict(model)                       # before a save
+callbacks = [TableFacts(), …]                     # users_rows, in the logs
 """
 
 from __future__ import annotations
@@ -22,26 +22,38 @@ from tfdist.strategies.sizes import bytes_of
 from tfdist.training.global_batch import of_all_replicas
 
 
-def distribute(model: Any, strategy: Strategy[Any], shares_variables: bool) -> None:
+def distribute(model: Any, strategy: Strategy[Any], *, is_shared: bool, is_loop: bool) -> None:
     """Lets all replicas that have their own copies of a table admit the same ids.
 
     Args:
       model: a model, which is built.
       strategy: the strategy.
-      shares_variables: whether the replicas have the variables in common.
+      is_shared: whether the replicas have the variables in common.
+      is_loop: whether the steps of a replica are in a loop, where it cannot wait for the others.
 
     Raises:
-      UsageError: the strategy computes layers where it chooses.
+      UsageError: the replicas cannot do so in each step; or the strategy cuts the model.
     """
+    topology = strategy.topology
+    is_copied = topology.num_replicas > 1 and not is_shared
+    received = "a DynamicEmbedding under"
+    if topology.joins_batches:
+        received += f" {strategy.name}"
+    elif is_copied and topology.averages_weights:
+        received += " --sync_period"
+    elif is_copied and is_loop:
+        received += f" {strategy.name} with --accumulate_steps"
+    else:
+        received = ""
     for table in of_model(model):
-        if strategy.topology.joins_batches:
+        if received:
             raise UsageError(
                 f"the layer {table.name}",
-                received=f"a DynamicEmbedding under {strategy.name}",
-                accepted="a layer of tensors only, which it can place and cut",
-                remedy="Choose parameter_server, multi_worker_mirrored or horovod.",
+                received=received,
+                accepted="one where each step of a replica can have the ids of all",
+                remedy="Choose parameter_server, or multi_worker_mirrored or horovod without these "
+                "flags.",
             )
-        is_copied = strategy.topology.num_replicas > 1 and not shares_variables
         table.gather = partial(of_all_replicas, strategy) if is_copied else None
 
 

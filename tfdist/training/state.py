@@ -231,7 +231,12 @@ class TrainingState:
                 "number, but all tasks must save after the same step.",
             )
         self.build(model)
-        dynamic_tables.distribute(model, self.strategy, self.role.spec.shares_variables)
+        dynamic_tables.distribute(
+            model,
+            self.strategy,
+            is_shared=self.role.spec.shares_variables,
+            is_loop=self.accumulate_steps > 1,
+        )
         if not self.keep_outputs_float32(model) and self.is_chief:
             log(
                 f"precision: only {type(model).__name__} itself knows its output layers; "
