@@ -1,4 +1,7 @@
-"""Trains a model with a `DynamicEmbedding`; the chief writes its rows by id to `--result`."""
+"""Trains a model with a `DynamicEmbedding`; the chief writes its rows by id to `--result`.
+
+A second training task writes its own ones to the same name with `.other.npz`.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +21,8 @@ flags.DEFINE_float("learning_rate", 0.3, "The rate of Adagrad.")
 flags.DEFINE_integer("save_steps", None, "Updates between two checkpoints.")
 flags.DEFINE_string("warm_start", None, "The output directory of an earlier training.")
 FLAGS = flags.FLAGS
-EXAMPLES, GLOBAL_BATCH, IDS = 96, 16, 24
+# A second worker has no example in the last step of an epoch, which has three new ids.
+EXAMPLES, GLOBAL_BATCH, IDS = 97, 16, 24
 
 
 def build_model(job: tfdist.Job) -> tf.keras.Model:
@@ -35,9 +39,10 @@ def build_model(job: tfdist.Job) -> tf.keras.Model:
 
 def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
     random = np.random.default_rng(0)
-    ids = random.integers(0, IDS, [EXAMPLES, 3]) * 10**12
+    ids = random.integers(0, IDS - 3, [EXAMPLES, 3])
+    ids[-1] = range(IDS - 3, IDS)
     labels = random.normal(size=[EXAMPLES, 1]).astype("float32")
-    data = tf.data.Dataset.from_tensor_slices((ids, labels))
+    data = tf.data.Dataset.from_tensor_slices((ids * 10**12, labels))
     data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
     return data.batch(GLOBAL_BATCH // context.num_replicas_in_sync)
 
@@ -51,12 +56,12 @@ def main(job: tfdist.Job) -> None:
         output_dir=FLAGS.output_dir,
         save_steps=FLAGS.save_steps,
     ).model
-    if job.is_chief:
-        table = model.get_layer("table")
-        rows = np.concatenate(table.table.get_weights())  # Keras 2 lists its parts.
-        (ids,) = [each for each in table.get_weights() if each.shape == (table.capacity,)]
-        order = np.argsort(ids)
-        np.savez(FLAGS.result, ids=ids[order], rows=rows[order], last=rows[-1])
+    table = model.get_layer("table")
+    rows = np.concatenate(table.table.get_weights())  # Keras 2 lists its parts.
+    (ids,) = [each for each in table.get_weights() if each.shape == (table.capacity,)]
+    order = np.argsort(ids)
+    result = FLAGS.result if job.is_chief else f"{FLAGS.result}.other.npz"
+    np.savez(result, ids=ids[order], rows=rows[order], last=rows[-1])
 
 
 if __name__ == "__main__":

@@ -277,8 +277,11 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         picks = tf.bitwise.bitwise_and(
             mixed(mixed(ids)[:, tf.newaxis] + columns), tf.constant(_POOL - 1, tf.int64)
         )
-        (pool,) = keras_compat.as_tensorflow([self.pool])
-        self._scatter(rows, tf.gather(tf.reshape(pool, [-1]), picks * self.dimension + columns))
+        places = tf.stack([picks, tf.broadcast_to(columns, tf.shape(picks))], -1)
+        # With mixed precision, the variable itself would be read in 16 bits.
+        pool = written(self.pool)[0].handle
+        values = tf.raw_ops.ResourceGatherNd(resource=pool, indices=places, dtype=tf.float32)
+        self._scatter(rows, values)
 
     def _scatter(self, rows: tf.Tensor, values: tf.Tensor) -> None:
         for part, begin, end in self._parts():
@@ -304,15 +307,18 @@ def of_model(model: Any) -> list[DynamicEmbedding]:
 
 def _slots_of(optimizer: Any, variable: Any) -> list[tuple[Any, float]]:
     """The variables that an optimizer has for another one, and the first value of each."""
-    name = getattr(variable, "path", "").replace("/", "_") or variable.name
-    found = []
-    for each in optimizer.variables if not callable(optimizer.variables) else optimizer.variables():
-        if name in each.name and tuple(each.shape) == tuple(variable.shape):
-            is_sum = "accumulator" in each.name
-            found.append(
-                (each, getattr(optimizer, "initial_accumulator_value", 0.0) if is_sum else 0.0)
-            )
-    return found
+    if path := getattr(variable, "path", ""):  # Keras 3
+        begin = f"{path.replace('/', '_')}_"
+        slots = [each for each in optimizer.variables if each.name.startswith(begin)]
+    else:
+        name = f"/{variable.name.partition(':')[0]}"
+        slots = [each for each in keras_compat.optimizer_variables(optimizer) if name in each.name]
+    first = optimizer.get_config().get("initial_accumulator_value", 0.0)
+    return [
+        (each, first if "accumulator" in each.name else 0.0)
+        for each in slots
+        if tuple(each.shape) == tuple(variable.shape)
+    ]
 
 
 def _as_int64(ids: tf.Tensor) -> tf.Tensor:

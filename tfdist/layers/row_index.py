@@ -175,6 +175,7 @@ class RowIndex:
     def _with_new(self, ids: tf.Tensor) -> tf.Tensor:
         self._follow_restored()
         _, is_known = self._known(ids)
+        is_known |= tf.equal(ids, FREE)
         # Sorted, because each replica has its own ids first.
         new = tf.sort(tf.boolean_mask(ids, ~is_known))
         new, _, counts = tf.unique_with_counts(new, tf.int64)

@@ -20,6 +20,7 @@ from tfdist.data import sharding
 from tfdist.data.feed import Feed
 from tfdist.data.position import Position
 from tfdist.errors import UsageError
+from tfdist.layers.dynamic_embedding import of_model
 from tfdist.strategies.averaged_statistics import AveragedStatistics
 from tfdist.strategies.base import OptionsT, Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
@@ -137,7 +138,10 @@ class Ranks(Strategy[OptionsT]):
     def states_of_replica(self, model: tf.keras.Model) -> list[tf.Variable]:
         if not self._has_empty_batches:
             return []
+        # All ranks change a dynamic table by the ids of all.
+        own = {id(each) for table in of_model(model) for each in table.non_trainable_variables}
         states = keras_compat.without_vocabularies(model.non_trainable_variables)
+        states = [each for each in states if id(each) not in own]
         return [*keras_compat.as_tensorflow(states), *metric_states.states_of(model)]
 
     def gather(self, number: int) -> list[int]:
