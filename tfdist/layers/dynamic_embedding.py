@@ -300,9 +300,11 @@ class DynamicEmbedding(tf.keras.layers.Layer):
                     scatter("Update", variable.handle, own, first)
 
 
-def of_model(model: Any) -> list[DynamicEmbedding]:
-    """The dynamic tables of a model."""
-    return [each for each in keras_compat.tracked_by(model) if isinstance(each, DynamicEmbedding)]
+def of_model(model: Any, *, built: bool = True) -> list[DynamicEmbedding]:
+    """The dynamic tables of a model; with `built`, those that have variables."""
+    tracked = keras_compat.tracked_by(model)
+    tables = [each for each in tracked if isinstance(each, DynamicEmbedding)]
+    return [each for each in tables if each.built or not built]
 
 
 def _slots_of(optimizer: Any, variable: Any) -> list[tuple[Any, float]]:

@@ -43,7 +43,8 @@ def standard(
     followers: list[StepFollower] = [progress]
     if steps := state.role.flags.profiled_steps:
         followers.append(StepProfile(state, output, steps))
-    callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state), TableFacts()]
+    callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state)]
+    callbacks.append(TableFacts(state.reporter.activity))
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.checkpoints, output.logs)

@@ -2,7 +2,7 @@
 
 dynamic_tables.distribute(model, strategy, is_shared=False, is_loop=False)    # before a step
 dynamic_tables.evict(model)                       # before a save
-callbacks = [TableFacts(), …]                     # users_rows, in the logs
+callbacks = [TableFacts(activity), …]             # users_rows, in the logs
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
+from tfdist.coordination.liveness.activity import Activity
 from tfdist.errors import UsageError
 from tfdist.layers.dynamic_embedding import of_model
 from tfdist.process import quantities
@@ -26,7 +27,7 @@ def distribute(model: Any, strategy: Strategy[Any], *, is_shared: bool, is_loop:
     """Lets all replicas that have their own copies of a table admit the same ids.
 
     Args:
-      model: a model, which is built.
+      model: the model.
       strategy: the strategy.
       is_shared: whether the replicas have the variables in common.
       is_loop: whether the steps of a replica are in a loop, where it cannot wait for the others.
@@ -45,7 +46,7 @@ def distribute(model: Any, strategy: Strategy[Any], *, is_shared: bool, is_loop:
         received += f" {strategy.name} with --accumulate_steps"
     else:
         received = ""
-    for table in of_model(model):
+    for table in of_model(model, built=False):
         if received:
             raise UsageError(
                 f"the layer {table.name}",
@@ -65,18 +66,30 @@ def evict(model: Any) -> dict[str, np.ndarray]:
 
 
 def describe(model: Any) -> list[str]:
-    """The size of each table of a model, as a line for the user."""
-    return [
-        f"{table.name}: {table.capacity:,} rows of {table.dimension} columns for ids without a "
-        f"vocabulary, {quantities.size(sum(map(bytes_of, table.weights)))}"
-        for table in of_model(model)
-    ]
+    """How full each table of a model is, as a line for the user."""
+    lines = []
+    for table in of_model(model):
+        rows, size = table.facts()["rows"], quantities.size(sum(map(bytes_of, table.weights)))
+        lines.append(f"{table.name} {rows:,} of {table.capacity:,} rows, {size}")
+    return lines
 
 
 class TableFacts(tf.keras.callbacks.Callback):
-    """Adds to an epoch's logs how full its dynamic tables are; see `DynamicEmbedding.facts`."""
+    """Adds to an epoch's logs how full its dynamic tables are; see `DynamicEmbedding.facts`.
+
+    Args:
+      activity: shows it in the panel and in `tfdist status`, too.
+    """
+
+    def __init__(self, activity: Activity) -> None:
+        super().__init__()
+        self._activity = activity
+
+    def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
+        self._activity.describe(tables="; ".join(describe(self.model)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
+        self.on_train_begin()
         if logs is not None:
             for table in of_model(self.model):
                 logs.update({f"{table.name}_{name}": each for name, each in table.facts().items()})

@@ -62,6 +62,7 @@ class State:
       goal: the steps of the whole training; 0 if they are not known.
       loss: the mean loss of the epoch so far, or of the last one; -inf if it is not known.
       examples_per_step: this task's share in the examples of a step; 0 if it is not known.
+      tables: how full the dynamic tables are, in words; empty without any.
     """
 
     task: str = ""
@@ -79,6 +80,7 @@ class State:
     goal: int = 0
     loss: float = -math.inf
     examples_per_step: float = 0.0
+    tables: str = ""
 
     @classmethod
     def of(cls, content: Mapping[str, Any]) -> State:

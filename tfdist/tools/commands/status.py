@@ -69,9 +69,8 @@ def _progress(state: State) -> str:
     known = quantities.value(state.loss)
     epoch = f"epoch {state.epoch}" + (f" of {state.epochs}" if state.epochs else "")
     step = f"step {state.resumed + state.steps:,}" + (f" of {state.goal:,}" if state.goal else "")
-    return ", ".join(
-        [*([epoch] if state.epoch else []), step, *([f"loss {known}"] if known else [])]
-    )
+    loss = f"loss {known}" if known else ""
+    return ", ".join(filter(None, [epoch if state.epoch else "", step, loss, state.tables]))
 
 
 def _show_outcome(directory: str) -> int:

@@ -98,6 +98,7 @@ def _bar(rows: Sequence[Row], state: State, width: int) -> RenderableType | None
     words = [f"epoch {state.epoch}{epochs}"] if state.epoch else []
     if rate := examples_per_second(rows):
         words.append(f"{quantities.rate(rate)} examples/s")
+    words += [state.tables] if state.tables else []
     if not state.goal:
         return Text("  ".join(words), no_wrap=True, overflow="ellipsis")
     done = state.resumed + state.steps
