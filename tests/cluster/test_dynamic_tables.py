@@ -117,3 +117,21 @@ def test_what_cannot_know_all_ids_is_refused(
     ended = launch(tmp_path, *flags, PROGRAM, *directories, deadline=120)
     assert ended.code == 2
     assert f"the layer table: received 'a DynamicEmbedding under {received}" in ended.output
+
+
+def test_the_best_export_stays(tmp_path: Path) -> None:
+    # The loss is the largest after the first epoch of 7 steps.
+    flags = ["--export_steps=7", "--export_best=max:loss", "--export_keep=1"]
+    train(tmp_path, "run", 3, PROGRAM, *flags)
+    exports = tmp_path / "run" / "export"
+    assert sorted(path.name for path in exports.iterdir()) == ["21", "7"]
+    manifest = json.loads((exports / "7" / "export.json").read_text())
+    assert manifest["step"] == 7 and manifest["metrics"]["loss"] > 0
+    # A later training knows the best one.
+    train(tmp_path, "run", 4, PROGRAM, "--export_best=max:loss")
+    assert sorted(path.name for path in exports.iterdir()) == ["21", "7"]
+    directories = [f"--output_dir={tmp_path / 'other'}", f"--result={tmp_path / 'result'}"]
+    ended = launch(tmp_path, PROGRAM, *directories, "--export_best=max:auc", deadline=120)
+    assert ended.code == 2
+    accepted = "accepted: a metric of this training: loss"
+    assert f"--export_best: received 'auc'; {accepted}" in ended.output
