@@ -28,6 +28,7 @@ _OF_KERAS = {
     "profile_steps": "Leave it out; tf.compat.v1.train.ProfilerHook profiles an Estimator.",
     "jit_compile": _TRAIN_KERAS,
     "resume_hyperparameters": _TRAIN_KERAS,
+    **dict.fromkeys(("export_steps", "export_best", "export_keep", "delta_steps"), _TRAIN_KERAS),
     "precision": "Leave it out: the model function of an Estimator chooses the dtypes.",
 }
 

@@ -1,12 +1,13 @@
 """The tables of `DynamicEmbedding` in a training: who admits which ids, and when rows are freed.
 
-dynamic_tables.distribute(model, strategy, is_shared=False, is_loop=False)    # before a step
+dynamic_tables.distribute(model, strategy, …)    # before the first step
 dynamic_tables.evict(model)                       # before a save
 callbacks = [TableFacts(activity), …]             # users_rows, in the logs
 """
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Any
 
@@ -15,7 +16,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.liveness.activity import Activity
-from tfdist.errors import UsageError
+from tfdist.errors import UsageError, refuse
 from tfdist.layers.dynamic_embedding import of_model
 from tfdist.process import quantities
 from tfdist.strategies.base import Strategy
@@ -23,7 +24,14 @@ from tfdist.strategies.sizes import bytes_of
 from tfdist.training.global_batch import of_all_replicas
 
 
-def distribute(model: Any, strategy: Strategy[Any], *, is_shared: bool, is_loop: bool) -> None:
+def distribute(
+    model: Any,
+    strategy: Strategy[Any],
+    *,
+    is_shared: bool,
+    is_loop: bool,
+    given: Mapping[str, Any],
+) -> None:
     """Lets all replicas that have their own copies of a table admit the same ids.
 
     Args:
@@ -31,10 +39,16 @@ def distribute(model: Any, strategy: Strategy[Any], *, is_shared: bool, is_loop:
       strategy: the strategy.
       is_shared: whether the replicas have the variables in common.
       is_loop: whether the steps of a replica are in a loop, where it cannot wait for the others.
+      given: flags for dynamic tables, by name, with the values received.
 
     Raises:
-      UsageError: the replicas cannot do so in each step; or the strategy cuts the model.
+      UsageError: the replicas cannot do so in each step; or the strategy cuts the model; or it has
+        no dynamic table and there are flags for them.
     """
+    tables = of_model(model, built=False)
+    if not tables:
+        remedy = "Leave it out, or export the whole model with --export_steps."
+        refuse(given, "with a model that has a DynamicEmbedding", remedy)
     topology = strategy.topology
     is_copied = topology.num_replicas > 1 and not is_shared
     received = "a DynamicEmbedding under"
@@ -46,7 +60,7 @@ def distribute(model: Any, strategy: Strategy[Any], *, is_shared: bool, is_loop:
         received += f" {strategy.name} with --accumulate_steps"
     else:
         received = ""
-    for table in of_model(model, built=False):
+    for table in tables:
         if received:
             raise UsageError(
                 f"the layer {table.name}",

@@ -1,7 +1,7 @@
 """Exports a model while it trains: whole, for TensorFlow Serving, and the rows that have changed.
 
-    exports = Exports(state, output, writer)
-    exports.saved(model, 1200, {"val_auc": 0.71}, evicted)    # after each checkpoint, in every task
+    exports = Exports(state, model, output, writer)
+    exports.saved(1200, {"val_auc": 0.71}, evicted)    # after each checkpoint, in every task
 
 `export/1200/` is the model after 1,200 updates. `deltas/1300/` has the rows of dynamic tables that
 have changed since the export or the delta before; see `tfdist.layers.apply_deltas`.
@@ -28,14 +28,15 @@ class Exports:
 
     Args:
       state: knows the strategy and the flags.
+      model: the model.
       output: the output directory.
       writer: the arguments of `export.export` that say who writes.
     """
 
     def __init__(
-        self, state: TrainingState, output: OutputDirectory, writer: Mapping[str, Any]
+        self, state: TrainingState, model: Any, output: OutputDirectory, writer: Mapping[str, Any]
     ) -> None:
-        self._state, self._output, self._writer = state, output, writer
+        self._state, self._model, self._output, self._writer = state, model, output, writer
         self._flags = state.role.flags
         self._exported = self._changed = state.steps
         # By table, its clock at the last export, and the ids that have lost their rows since.
@@ -44,16 +45,11 @@ class Exports:
         self._evicted: dict[str, set[int]] = {}
 
     def saved(
-        self,
-        model: Any,
-        number: int,
-        logs: Mapping[str, Any] | None,
-        evicted: Mapping[str, np.ndarray],
+        self, number: int, logs: Mapping[str, Any] | None, evicted: Mapping[str, np.ndarray]
     ) -> None:
         """Exports what is due. Every training task must call it after each checkpoint.
 
         Args:
-          model: the model.
           number: the number of updates.
           logs: the metrics of an epoch that has just ended; None within an epoch.
           evicted: by table, the ids that have just lost their rows.
@@ -64,11 +60,11 @@ class Exports:
         """
         for name, ids in evicted.items():
             self._evicted.setdefault(name, set()).update(ids.tolist())
-        tables = dynamic_embedding.of_model(model)
+        tables = dynamic_embedding.of_model(self._model)
         has_changes = bool(tables) and self._is_due(self._flags.delta_steps, self._changed, number)
         is_whole = self._is_due(self._flags.export_steps, self._exported, number)
         if self._is_best(logs) or is_whole or (has_changes and not self._clocks):
-            self._export(model, number, logs)
+            self._export(number, logs)
         elif has_changes and self._state.is_chief:
             self._write_delta(tables, number)
         else:
@@ -77,14 +73,14 @@ class Exports:
         self._clocks = {table.name: table.steps() for table in tables}
         self._evicted = {}
 
-    def _export(self, model: Any, number: int, logs: Mapping[str, Any] | None) -> None:
+    def _export(self, number: int, logs: Mapping[str, Any] | None) -> None:
         target = self._output.exports / str(number)
         facts = {"step": number, "metrics": scalars(logs)}
         with (
             self._state.reporter.activity.doing(activity.EXPORTING),
-            self._state.strategy.checkpointing.save_scope(model),
+            self._state.strategy.checkpointing.save_scope(self._model),
         ):
-            export.export(model, self._output, target=target, facts=facts, **self._writer)
+            export.export(self._model, self._output, target=target, facts=facts, **self._writer)
         self._exported = number
         if self._state.is_chief:
             self._remove_old()

@@ -166,7 +166,7 @@ class Resume(StepFollower):
                 self._log_event(events.START, start.epoch, **facts)
             self._fast_forward(start, step)
         self._saved = self._state.steps
-        self._exports = Exports(self._state, self._output, self._writer)
+        self._exports = Exports(self._state, self.model, self._output, self._writer)
         keras_initial_epoch.set_start(self.model, (start.epoch, step))
         self._watching.enter_context(
             self._state.preemption.watched(
@@ -285,7 +285,7 @@ class Resume(StepFollower):
         self._saved = number
         if self._saves:
             self._write(number, steps)
-        self._exports.saved(self.model, number, logs, evicted)
+        self._exports.saved(number, logs, evicted)
 
     def _write(self, number: int, steps: Sequence[int]) -> None:
         batches = self._state.batches_per_update

@@ -236,6 +236,7 @@ class TrainingState:
             self.strategy,
             is_shared=self.role.spec.shares_variables,
             is_loop=self.accumulate_steps > 1,
+            given=self.role.flags.given("delta_steps"),
         )
         if not self.keep_outputs_float32(model) and self.is_chief:
             log(

@@ -76,6 +76,8 @@ def test_flags_of_keras_models_are_refused_for_estimators() -> None:
         role(jit_compile=True, for_estimators=True)
     with pytest.raises(UsageError, match="--resume_hyperparameters: received 'script'; accepted: "):
         role(resume_hyperparameters="script", for_estimators=True)
+    with pytest.raises(UsageError, match="--export_steps: received 5; accepted: "):
+        role(export_steps=5, for_estimators=True)
 
 
 def test_mixed_precision_is_refused_for_estimators() -> None:

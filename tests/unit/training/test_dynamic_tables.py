@@ -1,0 +1,43 @@
+"""What is refused about dynamic tables before the first step."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import tensorflow as tf
+
+from tfdist.errors import UsageError
+from tfdist.layers import DynamicEmbedding
+from tfdist.training import dynamic_tables
+
+pytestmark = pytest.mark.stacks("2.15")
+
+
+def strategy(**facts: Any) -> Any:
+    known = {"joins_batches": False, "averages_weights": False, "num_replicas": 1, **facts}
+    return SimpleNamespace(name="mine", topology=SimpleNamespace(**known))
+
+
+def test_deltas_need_a_dynamic_table() -> None:
+    model = tf.keras.Sequential([tf.keras.layers.Dense(1)])
+    with pytest.raises(UsageError, match="--delta_steps: received 3; accepted: with a model that"):
+        dynamic_tables.distribute(
+            model, strategy(), is_shared=False, is_loop=False, given={"delta_steps": 3}
+        )
+
+
+def test_only_replicas_with_copies_gather_ids() -> None:
+    table = DynamicEmbedding(4, 10, name="users")
+    model = tf.keras.Sequential([table])
+    for replicas, is_shared, gathers in ((1, False, False), (2, True, False), (2, False, True)):
+        own = strategy(num_replicas=replicas)
+        dynamic_tables.distribute(model, own, is_shared=is_shared, is_loop=False, given={})
+        assert (table.gather is not None) == gathers
+    with pytest.raises(
+        UsageError, match="the layer users: received 'a DynamicEmbedding under mine'"
+    ):
+        dynamic_tables.distribute(
+            model, strategy(joins_batches=True), is_shared=False, is_loop=False, given={}
+        )
