@@ -147,6 +147,10 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         """Returns the rows of the ids."""
         if isinstance(inputs, tf.RaggedTensor):
             return inputs.with_flat_values(self.call(inputs.flat_values, training))
+        if isinstance(inputs, tf.SparseTensor):
+            raise _wrong_ids(
+                "a SparseTensor", "a dense or ragged tensor", "tf.RaggedTensor.from_sparse"
+            )
         inputs = tf.convert_to_tensor(inputs)
         ids = tf.reshape(_as_int64(inputs), [-1])
         if self._is_exporting:
@@ -327,13 +331,17 @@ def _as_int64(ids: tf.Tensor) -> tf.Tensor:
     if ids.dtype == tf.string:
         return tf.strings.to_hash_bucket_fast(ids, _FINGERPRINTS)
     if not ids.dtype.is_integer:
-        raise UsageError(
-            "the ids of DynamicEmbedding",
-            received=ids.dtype.name,
-            accepted="int32, int64 or string",
-            remedy="Convert them in the input function.",
-        )
+        raise _wrong_ids(ids.dtype.name, "int32, int64 or string", "tf.cast")
     return tf.cast(ids, tf.int64)
+
+
+def _wrong_ids(received: str, accepted: str, converter: str) -> UsageError:
+    return UsageError(
+        "the ids of DynamicEmbedding",
+        received=received,
+        accepted=accepted,
+        remedy=f"Convert them with {converter}.",
+    )
 
 
 def _check(name: str, value: Any, is_right: bool, accepted: str) -> None:

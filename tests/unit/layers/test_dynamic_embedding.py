@@ -92,6 +92,10 @@ def test_ids_of_all_kinds_and_shapes() -> None:
     # Keras wraps it.
     with pytest.raises(RuntimeError, match="received 'float32'; accepted: int32, int64 or string"):
         table(tf.constant([1.0]))
+    with pytest.raises(
+        RuntimeError, match="received 'a SparseTensor'; accepted: a dense or ragged"
+    ):
+        table(tf.sparse.from_dense([[1, 0]]))
 
 
 def test_ids_are_admitted_in_training_alone_after_they_were_met() -> None:
