@@ -347,7 +347,7 @@ class Job:
         output_dir: str,
         *,
         renamed: Mapping[str, str] | None = None,
-        vocabularies: Mapping[str, tuple[Sequence[Any], Sequence[Any]]] | None = None,
+        vocabularies: Mapping[str, tuple[Sequence[object], Sequence[object]]] | None = None,
     ) -> None:
         """Sets the variables of a new model to those of the same names in another training.
 

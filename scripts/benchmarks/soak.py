@@ -79,7 +79,7 @@ class Soak:
     tally: dict[str, Tally]
 
     def run(self, seconds: float) -> float:
-        """Runs jobs for some time, at least one; returns the effective time.
+        """Runs jobs for some time, and until there was a fault; returns the effective time.
 
         Raises:
           RuntimeError: a job has not survived.
@@ -89,13 +89,15 @@ class Soak:
             seconds_per_step = self._seconds_per_step(job)
             expected = self._end(job, None)
         begin = time.monotonic()
-        steps = 0
-        while not steps or time.monotonic() - begin < seconds:
+        steps = faults = 0
+        # A short job may end before its first fault.
+        while not faults or time.monotonic() - begin < seconds:
             with directory() as path:
                 job = self._start(path)
                 injected = self._disturb(job)
                 self._end(job, expected)
                 steps += max(job.checkpoints())
+                faults += len(injected)
                 for fault in injected:
                     self.tally[fault].survived += 1
         return steps * seconds_per_step / (time.monotonic() - begin)

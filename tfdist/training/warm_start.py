@@ -32,7 +32,7 @@ def warm_start(
     model: Any,
     source: str | os.PathLike[str],
     renamed: Mapping[str, str],
-    vocabularies: Mapping[str, tuple[Sequence[Any], Sequence[Any]]],
+    vocabularies: Mapping[str, tuple[Sequence[object], Sequence[object]]],
 ) -> None:
     """Sets the variables of a model to those of a training; see `Job.warm_start`.
 
