@@ -60,7 +60,8 @@ class DynamicEmbedding(tf.keras.layers.Layer):
       eviction_policy: which ids lose their rows when a checkpoint is saved: "age", those that were
         not met for the longest time; or "frequency", those that were met least, where each
         eviction halves what was counted before.
-      free: the share of the rows that eviction keeps free, once the table was full.
+      free: the share of the rows that eviction keeps free, once the table was full: at least that
+        of the new ids between two saves.
       evict_after: the train steps without an id after which it loses its row at the next save, also
         if there are free rows; None for any number.
       kwargs: the arguments of `keras.layers.Layer`.
@@ -77,7 +78,7 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         initializer: Any = "uniform",
         admit_after: int = 1,
         eviction_policy: str = "age",
-        free: float = 0.1,
+        free: float = 0.3,
         evict_after: int | None = None,
         **kwargs: Any,
     ) -> None:
