@@ -209,6 +209,8 @@ class Reporter:
 
         def write() -> bool:
             with suppress(OSError, OutputError):
+                if not output.is_dir():
+                    return False  # It is gone, and must not be made again.
                 self._write_text(output / hang_report.FILE_NAME, text)
                 return True
             return False
