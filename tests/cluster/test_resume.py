@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+import re
 from pathlib import Path
 
 import numpy as np
@@ -72,3 +74,22 @@ def test_a_second_fit_waits_for_the_checkpoint_of_the_chief(tmp_path: Path) -> N
     assert ended.code == 0, ended.output
     assert "resuming after epoch 2 of 3 and 160 steps" in ended.output
     assert epochs_logged(output) == [1, 2, 3]
+
+
+@pytest.mark.parametrize("flags", [[], ["--sync"]])
+def test_a_job_with_a_number_of_steps_resumes_within_a_later_epoch(
+    tmp_path: Path, flags: list[str]
+) -> None:
+    """Twice, because the second restart also counts the steps before the first one."""
+    command = ["--workers=2", "--ps=1", "--chief", str(ROOT / "tests/support/endless_program.py")]
+    command += [f"--output_dir={tmp_path / 'output'}", *flags]
+    for updates in (130, 170):
+        died = launch(tmp_path, *command, f"--die={updates}", deadline=90)
+        assert died.code == 9, died.output
+    resumed = launch(tmp_path, *command, deadline=90)
+    assert resumed.code == 0, resumed.output
+    found = re.search(r"resuming after step (\d+) of epoch 2 of 3 and (\d+) steps", resumed.output)
+    assert found and int(found[2]) - int(found[1]) == 100, resumed.output
+    assert 170 <= int(found[2]) < 200
+    lines = (tmp_path / "output" / "metrics.jsonl").read_text().splitlines()
+    assert [json.loads(line)["step"] for line in lines] == [100, 200, 300]

@@ -69,6 +69,9 @@ class EpochCursor:
           steps: for each shard, the number of steps in the next epoch; empty for none.
           cardinality: the cardinality of the dataset that `fit` received.
         """
+        # It may take as long as the training, so an infinite dataset starts from its beginning.
+        if cardinality == sharding.INFINITE:
+            return
         iterators = epochs * keras_compat.iterators_per_epoch(model, cardinality)
         for dataset in self._datasets:
             for _ in range(iterators):

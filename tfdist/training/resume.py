@@ -264,13 +264,13 @@ class Resume(StepFollower):
         for _ in range(start.epoch):
             self._state.call_data("on_epoch_end")  # It may shuffle the data.
         data = self._state.data
-        # Fast-forwarding an infinite dataset may take as long as the training, so it starts from
-        # its beginning.
-        if data is not None and not data.is_infinite:
+        if data is not None:
             self._cursor.fast_forward(
                 self.model, start.epoch, start.steps, cardinality=data.cardinality
             )
-        if step and self._cursor.sees_steps and keras_compat.is_keras_3(self.model):
+        # Keras 3 begins each epoch at step 0, also where only the number of steps ends it.
+        counts = self._cursor.sees_steps or self.params["steps"] is not None
+        if step and counts and keras_compat.is_keras_3(self.model):
             self._skipped = step
             executions = step // self.model.steps_per_execution
             self.model.train_function = AfterSkippedSteps(self.model, executions)

@@ -94,12 +94,12 @@ class _Cursor(EpochCursor):
         return max(steps, default=0) if is_synchronous else sum(steps)
 
     def on_step_begin(self, call: Callable[[Callable[[], Sequence[int]], int], None]) -> None:
-        self._coordinator.before_step = lambda epoch, steps: call(epoch.steps, steps)
+        self._coordinator.before_step = lambda epoch, steps: call(epoch.position, steps)
 
     def fast_forward(
         self, model: tf.keras.Model, epochs: int, steps: Sequence[int], *, cardinality: int
     ) -> None:
-        self._coordinator.start_at(epochs, steps)
+        self._coordinator.start_at(epochs, steps, reads_on=cardinality != sharding.INFINITE)
 
 
 class ParameterServer(Strategy[ParameterServerOptions]):

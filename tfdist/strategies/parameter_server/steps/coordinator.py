@@ -89,6 +89,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
                 functions_of=functools.cache(functions),
             )
         self._start: tuple[int, tuple[int, ...]] | None = None
+        self._first_steps: tuple[int, ...] = ()
         strategy.distribute_shards = self._distribute
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
@@ -121,6 +122,8 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         if epoch.trains and epoch is not self.training_epoch:
             self._earlier_steps = self.steps_made
             self.training_epoch = epoch
+            epoch.start_after(self._first_steps)
+            self._first_steps = ()
         if epoch.steps_left is not None:
             # Keras 3 requests full executions, even if the last one passes the end of the epoch.
             steps = min(steps, epoch.steps_left)
@@ -145,14 +148,18 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""
         return self._threads[worker].is_reconnecting
 
-    def start_at(self, epochs: int, steps: Sequence[int]) -> None:
+    def start_at(self, epochs: int, steps: Sequence[int], *, reads_on: bool) -> None:
         """Sets the position from which training resumes.
 
         Args:
           epochs: the number of completed epochs.
           steps: for each worker, the number of its steps in the next epoch; empty for none.
+          reads_on: whether the workers skip the data of these epochs and steps.
         """
-        self._start = epochs, tuple(steps)
+        if reads_on:
+            self._start = epochs, tuple(steps)
+        else:
+            self._first_steps = tuple(steps)
 
     def join(self, to_end: bool = True) -> None:
         """Like TensorFlow's method, but also finishes the current epoch.
@@ -163,8 +170,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         """
         if self._epoch is not None:
             self._epoch.finish(to_end)
-            # With steps_per_epoch, Keras 3 continues with this iterator in the next epoch.
-            self._epoch.steps_left = self._epoch.steps_per_epoch
+            self._epoch.begin_next()
             self._epoch = None
         super().join()
 

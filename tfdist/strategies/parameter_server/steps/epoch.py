@@ -53,6 +53,9 @@ class Epoch(ABC):
         self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
         # Those before a restart.
         self._old_steps = 0
+        # By worker, the steps before Keras's current epoch; less than 0 if those before a restart
+        # are not among those of this object.
+        self._before: list[int] = []
 
     def __iter__(self) -> Epoch:
         return self
@@ -110,6 +113,24 @@ class Epoch(ABC):
 
         Waits for the requested steps.
         """
+
+    def position(self) -> list[int]:
+        """For each worker, the number of its steps since the beginning of Keras's epoch.
+
+        Like `steps`, but with `steps_per_epoch`, Keras reads several of its epochs from this one.
+        """
+        steps = self.steps()
+        before = self._before or [0] * len(steps)
+        return [now - then for now, then in zip(steps, before, strict=True)]
+
+    def start_after(self, steps: Sequence[int]) -> None:
+        """Counts steps that were made before a restart, and whose data are not read again."""
+        self._before = [-each for each in steps]
+
+    def begin_next(self) -> None:
+        """Begins Keras's next epoch, which reads on here with `steps_per_epoch`."""
+        self._before = self.steps()
+        self.steps_left = self.steps_per_epoch
 
     def _next_result(self) -> Result | None:
         """Waits for the result of a request, and raises its error; None if there is none for some

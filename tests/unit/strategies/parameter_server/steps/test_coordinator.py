@@ -116,6 +116,15 @@ def test_training_steps_are_announced(coordinator: Any) -> None:
     assert announced == [([3, 4], 2)]
 
 
+def test_the_position_is_that_in_the_epoch_of_keras(coordinator: Any) -> None:
+    epoch = epoch_of(coordinator)
+    coordinator.start_at(1, (1, 2), reads_on=False)
+    coordinator.request(epoch, len, 2)
+    assert (epoch.steps(), epoch.position()) == ([3, 4], [4, 6])
+    coordinator.join(to_end=False)
+    assert epoch.position() == [0, 0]
+
+
 def test_no_more_steps_are_requested_than_the_user_has_set(coordinator: Any) -> None:
     epoch = epoch_of(coordinator)
     epoch.steps_per_epoch = epoch.steps_left = 5
@@ -155,7 +164,7 @@ def test_training_resumes_from_a_position_once(coordinator: Any) -> None:
     shards = sharding.Shards(local, (lambda: local, lambda: local), trains=True)
     dataset = sharding.for_keras(shards, sharding.UNKNOWN)
     assert coordinator.create_per_worker_dataset(dataset).begin_epoch() == (FIRST, [0, 0])
-    coordinator.start_at(2, [5, 6])
+    coordinator.start_at(2, [5, 6], reads_on=True)
     resumed = coordinator.create_per_worker_dataset(dataset)
     assert [resumed.begin_epoch() for _ in range(2)] == [
         (FIRST + 2 * EACH, [5, 6]),
