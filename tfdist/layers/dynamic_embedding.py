@@ -30,6 +30,7 @@ from tfdist.layers.row_index import (
     scatter,
     written,
 )
+from tfdist.upstream import keras3_autocast
 
 POLICIES = ("age", "frequency")
 
@@ -63,7 +64,7 @@ class DynamicEmbedding(tf.keras.layers.Layer):
       free: the share of the rows that eviction keeps free, once the table was full: at least that
         of the new ids between two saves.
       evict_after: the train steps without an id after which it loses its row at the next save, also
-        if there are free rows; None for any number.
+        if there are free rows; None for any number. It takes all steps to call the layer as often.
       kwargs: the arguments of `keras.layers.Layer`.
 
     Raises:
@@ -89,7 +90,8 @@ class DynamicEmbedding(tf.keras.layers.Layer):
             ("admit_after", admit_after),
             ("evict_after", 1 if evict_after is None else evict_after),
         ):
-            _check(name, value, value >= 1, "a positive number")
+            is_right = isinstance(value, int) and value >= 1
+            _check(name, value, is_right, "a positive whole number")
         _check("free", free, 0 < free < 1, "a number between 0 and 1")
         if eviction_policy not in POLICIES:
             raise UsageError.choice("eviction_policy", eviction_policy, POLICIES)
@@ -98,6 +100,7 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         self.admit_after = admit_after
         self.eviction_policy = eviction_policy
         self.free, self.evict_after = free, evict_after
+        self.supports_jit = False  # For Keras 3: XLA has no hash tables.
         self.table = tf.keras.layers.Embedding(
             capacity + 1, dimension, embeddings_initializer="zeros", name=f"{self.name}_rows"
         )
@@ -121,6 +124,8 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         if self.admit_after > 1:
             self.arrivals = self._state("arrivals", [ARRIVALS * self.capacity])
         self.pool = self._state("pool", [_POOL, self.dimension], self.initializer, tf.float32)
+        if keras_compat.is_keras_3(self):
+            keras3_autocast.keep_dtype([self.pool, *(part for part, _, _ in self._parts())])
         self._index = RowIndex(self, self._write)
         self.built = True
 
@@ -156,7 +161,7 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         ids = tf.reshape(_as_int64(inputs), [-1])
         if self._is_exporting:
             places = self.exported.lookup(ids)
-        elif training:
+        elif training and self.trainable:
             self._check_replicas()
             of_all = ids if self.gather is None else self.gather(ids)
             places = self._index.admit(of_all, tf.size(ids))
@@ -183,6 +188,8 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         """In this block, the layer is an `Embedding` with a `StaticHashTable`, for a SavedModel."""
         ids, rows = self._index.entries(-1)
         with tf.init_scope():
+            # TensorFlow refuses to make a table without a key.
+            ids, rows = tf.concat([ids, [FREE]], 0), tf.concat([rows, [self.capacity]], 0)
             entries = tf.lookup.KeyValueTensorInitializer(ids, rows)
             self.exported = tf.lookup.StaticHashTable(entries, self.capacity)
         self._is_exporting = True
@@ -191,17 +198,23 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         finally:
             self.exported, self._is_exporting = None, False
 
-    def evict(self, optimizers: Iterable[Any]) -> np.ndarray:
+    def evict(self, optimizers: Iterable[Any], steps: int | None = None) -> np.ndarray:
         """Frees rows, if the table was full or ids are too old, and resets what optimizers know.
 
         Call it between two train steps, in every task.
 
+        Args:
+          optimizers: those that train the table.
+          steps: the train steps so far, which may have called the layer several times; None if each
+            call is a step.
+
         Returns:
           The ids that have lost their row, int64.
         """
-        rows = self._index.victims(
-            self.eviction_policy, int(self.free * self.capacity), self.evict_after
-        )
+        max_age = self.evict_after
+        if max_age is not None and steps:
+            max_age = max_age * self.calls() // steps
+        rows = self._index.victims(max(1, int(self.free * self.capacity)), max_age)
         if not len(rows):
             return np.zeros([0], np.int64)
         evicted: np.ndarray = self._index.evict(rows).numpy()
@@ -217,15 +230,15 @@ class DynamicEmbedding(tf.keras.layers.Layer):
         facts = {"rows": admitted - evicted, "admitted": admitted, "evicted": evicted}
         return {**facts, "refused": refused}
 
-    def steps(self) -> int:
-        """The number of train steps so far; on parameter servers, of all workers."""
+    def calls(self) -> int:
+        """How often train steps have called the layer, in all workers that share it."""
         return int(self._index.clock())
 
     def rows(self, since: int = -1) -> tuple[np.ndarray, np.ndarray]:
         """The ids that have a row, int64 of shape [n], and their rows, of shape [n, dimension].
 
         Args:
-          since: only ids that a train step has met after this number of `steps`.
+          since: only ids that were met after this number of `calls`.
         """
         ids, places = self._index.entries(since)
         return ids.numpy(), np.asarray(self.table(places))
@@ -293,7 +306,7 @@ class DynamicEmbedding(tf.keras.layers.Layer):
             is_here = (rows >= begin) & (rows < end)
             places, own = tf.boolean_mask(rows, is_here) - begin, tf.boolean_mask(values, is_here)
             for variable in written(part):
-                scatter("Update", variable.handle, places, own)
+                scatter("Update", variable.handle, places, tf.cast(own, variable.dtype))
 
     def _reset_slots(self, optimizer: Any, rows: tf.Tensor) -> None:
         """Sets what an optimizer has learned of rows to its first values."""

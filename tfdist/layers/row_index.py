@@ -147,13 +147,12 @@ class RowIndex:
         rows = tf.where((ids != FREE) & (seen > since))[:, 0]
         return tf.gather(ids, rows), rows
 
-    def victims(self, policy: str, free: int, max_age: int | None) -> tf.Tensor:
+    def victims(self, free: int, max_age: int | None) -> tf.Tensor:
         """The rows to evict now. Called eagerly, between two train steps.
 
         Args:
-          policy: "age" or "frequency".
           free: how many rows must be free, if there were too few once.
-          max_age: the most train steps since an id was met; None for any number.
+          max_age: the largest difference to `clock` when an id was met; None for any.
         """
         with tf.device(self._device):
             ids, clock = self._read("ids"), self.clock()
@@ -162,15 +161,21 @@ class RowIndex:
             is_old = is_used & (seen < clock - (max_age or clock + 1))
             if not self._total(REFUSED):
                 return tf.where(is_old)[:, 0]
-            # Those that are met as often are evicted by their age.
             order = seen
-            if policy == "frequency":
+            if self._counts:  # Those that are met as often are evicted by their age.
                 order += self._read("count")[: self._capacity] * 2**32
             order = tf.where(is_old, -1, tf.where(is_used, order, tf.int64.max))
             used = tf.reduce_sum(tf.cast(is_used, tf.int32))
             old = tf.reduce_sum(tf.cast(is_old, tf.int32))
             wanted = tf.maximum(old, used - (self._capacity - free))
-            return tf.cast(tf.math.top_k(-order, wanted).indices, tf.int64)
+            if not wanted:
+                return tf.zeros([0], tf.int64)
+            last = -tf.math.top_k(-order, wanted).values[-1]
+            before, ties = tf.where(order < last)[:, 0], tf.where(tf.equal(order, last))[:, 0]
+            # By the ids, because an id may have another row after a restart.
+            left = wanted - tf.size(before)
+            chosen = tf.math.top_k(mixed(tf.gather(ids, ties)), left).indices
+            return tf.concat([before, tf.gather(ties, chosen)], 0)
 
     def _with_new(self, ids: tf.Tensor) -> tf.Tensor:
         self._follow_restored()
@@ -185,6 +190,7 @@ class RowIndex:
             self._scatter("Add", "arrivals", places, counts)
             new = tf.boolean_mask(new, self._gather("arrivals", places) >= self._layer.admit_after)
         self._alone(lambda: self._give_rows(new))
+        self._total(REFUSED, tf.reduce_sum(tf.cast(self._row_of(new) < 0, tf.int64)))
         return self._row_of(ids)
 
     def _alone(self, work: Callable[[], tf.Tensor]) -> tf.Tensor:
@@ -216,7 +222,6 @@ class RowIndex:
             self._used.write(used + tf.size(new, tf.int64))
             self._checksum.write(self._checksum.read() + _checksum(new, new_rows))
             self._total(ADMITTED, tf.size(written, tf.int64))
-            self._total(REFUSED, tf.reduce_sum(tf.cast(rows < 0, tf.int64)))
             self._set_checksum()
             return tf.size(new)
 

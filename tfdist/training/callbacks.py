@@ -44,7 +44,7 @@ def standard(
     if steps := state.role.flags.profiled_steps:
         followers.append(StepProfile(state, output, steps))
     callbacks = [*state.strategy.callbacks(), progress, ExamplesPerSecond(state)]
-    callbacks.append(TableFacts(state.reporter.activity))
+    callbacks.append(TableFacts(state.reporter.activity, is_chief=state.is_chief))
     if state.is_chief:
         lock.hold(output.lock)
         output_directory.check_writable(output.checkpoints, output.logs)

@@ -1,7 +1,7 @@
 """The tables of `DynamicEmbedding` in a training: who admits which ids, and when rows are freed.
 
 dynamic_tables.distribute(model, strategy, …)    # before the first step
-dynamic_tables.evict(model)                       # before a save
+dynamic_tables.evict(model, steps=1200)          # after a save, if the training goes on
 callbacks = [TableFacts(activity), …]             # users_rows, in the logs
 """
 
@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.coordination.liveness.activity import Activity
-from tfdist.errors import UsageError, refuse
+from tfdist.errors import UsageError, log, refuse
 from tfdist.layers.dynamic_embedding import of_model
 from tfdist.process import quantities
 from tfdist.strategies.base import Strategy
@@ -49,34 +49,42 @@ def distribute(
     if not tables:
         remedy = "Leave it out, or export the whole model with --export_steps."
         refuse(given, "with a model that has a DynamicEmbedding", remedy)
+    names = [table.name for table in tables]
     topology = strategy.topology
     is_copied = topology.num_replicas > 1 and not is_shared
-    received = "a DynamicEmbedding under"
-    if topology.joins_batches:
-        received += f" {strategy.name}"
-    elif is_copied and topology.averages_weights:
-        received += " --sync_period"
-    elif is_copied and is_loop:
-        received += f" {strategy.name} with --accumulate_steps"
-    else:
-        received = ""
     for table in tables:
+        received = ""
+        if names.count(table.name) > 1:
+            received = "two dynamic tables of this name"
+        elif getattr(model, "jit_compile", False):
+            received = "a DynamicEmbedding with jit_compile"
+        elif topology.joins_batches:
+            received = f"a DynamicEmbedding under {strategy.name}"
+        elif is_copied and topology.averages_weights:
+            received = "a DynamicEmbedding under --sync_period"
+        elif is_copied and is_loop:
+            received = f"a DynamicEmbedding under {strategy.name} with --accumulate_steps"
         if received:
             raise UsageError(
                 f"the layer {table.name}",
                 received=received,
-                accepted="one where each step of a replica can have the ids of all",
-                remedy="Choose parameter_server, or multi_worker_mirrored or horovod without these "
-                "flags.",
+                accepted="a table of its own name, whose steps TensorFlow computes, where each "
+                "replica can have the ids of all",
+                remedy="Name it, leave the flag out, or choose parameter_server, "
+                "multi_worker_mirrored or horovod.",
             )
         table.gather = partial(of_all_replicas, strategy) if is_copied else None
 
 
-def evict(model: Any) -> dict[str, np.ndarray]:
-    """Frees rows of the tables of a model; returns the ids that had them, by table."""
+def evict(model: Any, steps: int) -> dict[str, np.ndarray]:
+    """Frees rows of the tables of a model, after a number of train steps.
+
+    Returns:
+      The ids that had these rows, by table.
+    """
     optimizers = keras_compat.optimizers_of(model)
     inner = [each for own in optimizers for each in keras_compat.inner_optimizers(own)]
-    return {table.name: table.evict(inner) for table in of_model(model)}
+    return {table.name: table.evict(inner, steps) for table in of_model(model)}
 
 
 def describe(model: Any) -> list[str]:
@@ -93,17 +101,25 @@ class TableFacts(tf.keras.callbacks.Callback):
 
     Args:
       activity: shows it in the panel and in `tfdist status`, too.
+      is_chief: whether this task warns of a table that is not trained.
     """
 
-    def __init__(self, activity: Activity) -> None:
+    def __init__(self, activity: Activity, *, is_chief: bool) -> None:
         super().__init__()
-        self._activity = activity
+        self._activity, self._is_chief = activity, is_chief
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._activity.describe(tables="; ".join(describe(self.model)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.on_train_begin()
+        for table in of_model(self.model) if self._is_chief else ():
+            if not table.calls() and table.trainable:
+                self._is_chief = False  # Once is enough.
+                log(
+                    f"warning: the table {table.name} has met no id in training: pass it the "
+                    "argument training of the model's call"
+                )
         if logs is not None:
             for table in of_model(self.model):
                 logs.update({f"{table.name}_{name}": each for name, each in table.facts().items()})

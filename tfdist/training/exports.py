@@ -1,7 +1,8 @@
 """Exports a model while it trains: whole, for TensorFlow Serving, and the rows that have changed.
 
     exports = Exports(state, model, output, writer)
-    exports.saved(1200, {"val_auc": 0.71}, evicted)    # after each checkpoint, in every task
+    exports.saved(1200, {"val_auc": 0.71})      # after each checkpoint, in every task
+    exports.evicted({"users": ids})             # when the training goes on
 
 `export/1200/` is the model after 1,200 updates. `deltas/1300/` has the rows of dynamic tables that
 have changed since the export or the delta before; see `tfdist.layers.apply_deltas`.
@@ -44,22 +45,22 @@ class Exports:
         self._clocks: dict[str, int] = {}
         self._evicted: dict[str, set[int]] = {}
 
-    def saved(
-        self, number: int, logs: Mapping[str, Any] | None, evicted: Mapping[str, np.ndarray]
-    ) -> None:
+    def evicted(self, ids_of_tables: Mapping[str, np.ndarray]) -> None:
+        """Notes the ids that have just lost their rows, by table, for the next delta."""
+        for name, ids in ids_of_tables.items():
+            self._evicted.setdefault(name, set()).update(ids.tolist())
+
+    def saved(self, number: int, logs: Mapping[str, Any] | None) -> None:
         """Exports what is due. Every training task must call it after each checkpoint.
 
         Args:
           number: the number of updates.
           logs: the metrics of an epoch that has just ended; None within an epoch.
-          evicted: by table, the ids that have just lost their rows.
 
         Raises:
           UsageError: `--export_best` names no metric of this training.
           OutputError: an export could not be written.
         """
-        for name, ids in evicted.items():
-            self._evicted.setdefault(name, set()).update(ids.tolist())
         tables = dynamic_embedding.of_model(self._model)
         has_changes = bool(tables) and self._is_due(self._flags.delta_steps, self._changed, number)
         is_whole = self._is_due(self._flags.export_steps, self._exported, number)
@@ -70,7 +71,7 @@ class Exports:
         else:
             return
         self._changed = number
-        self._clocks = {table.name: table.steps() for table in tables}
+        self._clocks = {table.name: table.calls() for table in tables}
         self._evicted = {}
 
     def _export(self, number: int, logs: Mapping[str, Any] | None) -> None:

@@ -185,6 +185,7 @@ class Resume(StepFollower):
 
     def on_epoch_begin(self, epoch: int, logs: Logs | None = None) -> None:
         self._finished = epoch
+        self._evict()
         self._state.call_data("on_epoch_begin")
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
@@ -227,6 +228,7 @@ class Resume(StepFollower):
         if self._save_steps and self._steps // self._save_steps > self._saved_after:
             self._saved_after = self._steps // self._save_steps
             self._save(steps())
+            self._evict()
         self._steps += count
 
     def before_steps(self, batch: int) -> None:
@@ -245,6 +247,7 @@ class Resume(StepFollower):
             self._exit(self._of_all_shards(done))
         if self._save_steps and done // self._save_steps > self._first_step // self._save_steps:
             self._save(self._of_all_shards(done))
+            self._evict()
 
     def _within_epoch(self, position: Position) -> Position:
         """The position from which this job can resume. Every training task must call it."""
@@ -281,11 +284,14 @@ class Resume(StepFollower):
         # Do not save again before the first step of an epoch what the last epoch's end has saved.
         if number == self._saved and steps:
             return
-        evicted = dynamic_tables.evict(self.model)
         self._saved = number
         if self._saves:
             self._write(number, steps)
-        self._exports.saved(number, logs, evicted)
+        self._exports.saved(number, logs)
+
+    def _evict(self) -> None:
+        """Frees rows after a save, or after a restore, so that what is saved has all of them."""
+        self._exports.evicted(dynamic_tables.evict(self.model, self._state.steps))
 
     def _write(self, number: int, steps: Sequence[int]) -> None:
         batches = self._state.batches_per_update

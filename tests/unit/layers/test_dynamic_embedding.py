@@ -125,6 +125,28 @@ def test_a_full_table_frees_rows_between_steps(policy: str) -> None:
     assert array(table.totals)[[ADMITTED, EVICTED, REFUSED]].tolist() == [7, 2, 1]
 
 
+@pytest.mark.parametrize("policy", ["age", "frequency"])
+def test_what_is_evicted_depends_on_the_ids_and_not_on_their_rows(policy: str) -> None:
+    """A restart changes which rows are free, and so the row of an id."""
+    left = []
+    for ids in (range(8), range(7, -1, -1)):
+        table = DynamicEmbedding(4, 8, eviction_policy=policy, free=0.4)
+        for each in ids:
+            met(table, [each])
+        met(table, list(range(9)))
+        assert len(table.evict([])) == 3
+        left.append(ids_of(table))
+    assert left[0] == left[1]
+
+
+def test_age_is_in_steps_that_may_call_the_layer_several_times() -> None:
+    table = DynamicEmbedding(4, 10, evict_after=2)
+    for step in range(5):  # Two features share the table.
+        met(table, [0, step], [step])
+    assert table.evict([], steps=5).tolist() == [1]
+    assert ids_of(table) == {0, 2, 3, 4}
+
+
 def test_old_ids_lose_their_rows() -> None:
     table = DynamicEmbedding(4, 10, evict_after=2)
     met(table, [1, 2], [2], [3])
@@ -200,11 +222,52 @@ def test_a_restored_table_finds_its_rows(tmp_path: Path) -> None:
     assert ids_of(fourth) == {4, 7, 8}
 
 
+def test_mixed_precision_computes_in_16_bits_and_keeps_rows_in_32() -> None:
+    policy = tf.keras.mixed_precision.global_policy()
+    tf.keras.mixed_precision.set_global_policy("mixed_bfloat16")
+    try:
+        table = DynamicEmbedding(4, 10)
+        inputs = tf.keras.Input([1], dtype="int64")
+        outputs = tf.keras.layers.Dense(1)(tf.keras.layers.Flatten()(table(inputs)))
+        model = tf.keras.Model(inputs, outputs)
+        model.compile("sgd", "mse")
+        model.fit(np.array([[3], [4]]), np.ones([2, 1]), verbose=0)
+        assert tf.as_dtype(table(tf.constant([3])).dtype) == tf.bfloat16
+    finally:
+        tf.keras.mixed_precision.set_global_policy(policy)
+    assert ids_of(table) == {3, 4}
+    assert array(table.table.embeddings).dtype == np.float32
+
+
+def test_a_table_that_has_met_nothing_is_exported(tmp_path: Path) -> None:
+    table = DynamicEmbedding(4, 10)
+    table(tf.constant([1]))
+    archive = tf.Module()
+    with table.exporting():
+        archive.serve = tf.function(table.call, [tf.TensorSpec([None], tf.int64)], autograph=False)
+        archive.table = [table.exported, *keras_compat.as_tensorflow(table.weights)]
+        tf.saved_model.save(archive, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    found = loaded.serve(tf.constant([1, 2], tf.int64))
+    np.testing.assert_array_equal(found, row(table, 1, 2))
+
+
+def test_a_layer_that_is_not_trained_admits_nothing() -> None:
+    table = DynamicEmbedding(4, 10)
+    table.trainable = False
+    met(table, [1])
+    assert ids_of(table) == set()
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"capacity": 0}, r"DynamicEmbedding\(capacity\): received 0; accepted: a positive number"),
+        (
+            {"capacity": 0},
+            r"DynamicEmbedding\(capacity\): received 0; accepted: a positive whole number",
+        ),
         ({"free": 1.0}, r"DynamicEmbedding\(free\): received 1.0"),
+        ({"evict_after": 1.5}, r"DynamicEmbedding\(evict_after\): received 1.5"),
         ({"evict_after": 0}, r"DynamicEmbedding\(evict_after\): received 0"),
         ({"eviction_policy": "LFU"}, "eviction_policy: received 'LFU'; accepted: age, frequency"),
     ],

@@ -32,14 +32,14 @@ def test_deltas_are_applied_in_their_order(tmp_path: Path) -> None:
     model_of(trained)
     model = model_of(served)
     served.set_rows(*trained.rows())
-    base, clock = 100, trained.steps()
+    base, clock = 100, trained.calls()
     for step, met in ((120, [1, 2, 3, 4, 5, 6]), (150, [7, 1]), (170, [8, 9])):
         trained(tf.constant(met, tf.int64), training=True)
         evicted = set(trained.evict([]).tolist())
         changed = trained.rows(since=clock)
         assert set(changed[0]) <= set(met)
         write(tmp_path / str(step), {"users": changed}, {"users": evicted}, base=base)
-        base, clock = step, trained.steps()
+        base, clock = step, trained.calls()
     assert apply_deltas(model, tmp_path, 100) == 170
     assert len(trained.rows()[0]) == 4
     for own, expected in zip(by_id(served), by_id(trained), strict=True):

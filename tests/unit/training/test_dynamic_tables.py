@@ -8,6 +8,7 @@ from typing import Any
 import pytest
 import tensorflow as tf
 
+from tfdist.coordination.liveness.activity import Activity
 from tfdist.errors import UsageError
 from tfdist.layers import DynamicEmbedding
 from tfdist.training import dynamic_tables
@@ -41,3 +42,26 @@ def test_only_replicas_with_copies_gather_ids() -> None:
         dynamic_tables.distribute(
             model, strategy(joins_batches=True), is_shared=False, is_loop=False, given={}
         )
+
+
+def test_two_tables_need_two_names_and_no_table_is_compiled_by_xla() -> None:
+    """Deltas, metrics and the states of optimizers are found by the name."""
+    tables = [DynamicEmbedding(4, 10, name="users") for _ in range(2)]
+    inputs = tf.keras.Input([1], dtype="int64")
+    towers = [tf.keras.Sequential([each], name=f"tower_{n}") for n, each in enumerate(tables)]
+    model = tf.keras.Model(inputs, [tower(inputs) for tower in towers])
+    with pytest.raises(UsageError, match="the layer users: received 'two dynamic tables of this"):
+        dynamic_tables.distribute(model, strategy(), is_shared=False, is_loop=False, given={})
+    model = tf.keras.Sequential([tables[0]])
+    model.compile("sgd", "mse", jit_compile=True)
+    with pytest.raises(UsageError, match="received 'a DynamicEmbedding with jit_compile'"):
+        dynamic_tables.distribute(model, strategy(), is_shared=False, is_loop=False, given={})
+
+
+def test_a_table_that_no_step_trains_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
+    model = tf.keras.Sequential([tf.keras.Input([1], dtype="int64"), DynamicEmbedding(4, 10)])
+    facts = dynamic_tables.TableFacts(Activity("worker:0"), is_chief=True)
+    facts.set_model(model)
+    for epoch in range(2):
+        facts.on_epoch_end(epoch, {})
+    assert capfd.readouterr().err.count("has met no id in training") == 1
