@@ -108,6 +108,8 @@ class Strategy(ABC, Generic[OptionsT]):
         not distribute the training. Not set in a task that serves.
       kv_store: the store that the training tasks share; None if this task trains alone.
       sum_of_step: sums a tensor over the replicas within a train step; None if they cannot.
+      replica_of_step: the number of the replica that makes a train step, int or an integer tensor
+        of shape [].
       checkpointing: saves the state of all tasks in one checkpoint, and restores it.
       cursor: counts and measures steps, and fast-forwards the data of a resumed job.
     """
@@ -118,6 +120,7 @@ class Strategy(ABC, Generic[OptionsT]):
     tf_strategy: tf.distribute.Strategy
     kv_store: KeyValueStore | None = None
     sum_of_step: Callable[[tf.Tensor], tf.Tensor] | None = None
+    replica_of_step: Callable[[], int | tf.Tensor]
     checkpointing: Checkpointing
     cursor: EpochCursor
 
@@ -131,6 +134,7 @@ class Strategy(ABC, Generic[OptionsT]):
         self.preemption = preemption or Preemption()
         self.checkpointing = Checkpointing()
         self.cursor = EpochCursor()
+        self.replica_of_step = lambda: self.topology.shard
         self.set_up(self.options)
 
     @functools.cached_property
@@ -196,7 +200,8 @@ class Strategy(ABC, Generic[OptionsT]):
     def set_up(self, options: OptionsT) -> None:
         """Builds `tf_strategy` and everything else that this strategy needs.
 
-        May replace `checkpointing` and `cursor`, and set `kv_store` and `sum_of_step`.
+        May replace `checkpointing` and `cursor`, and set `kv_store`, `sum_of_step` and
+        `replica_of_step`.
 
         Args:
           options: the options of this strategy, which are checked.

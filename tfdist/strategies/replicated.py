@@ -59,7 +59,7 @@ class Replicas(Strategy[OptionsT]):
                 self.tf_strategy, _mean_over_replicas, is_chief=self.topology.is_chief
             )
         self.checkpointing = ReplicaCheckpointing(self)
-        self.sum_of_step = _sum_over_replicas
+        self.sum_of_step, self.replica_of_step = _sum_over_replicas, _replica
 
     def build(self, options: OptionsT) -> tf.distribute.Strategy:
         """Builds the `tf.distribute.Strategy` of this task."""
@@ -105,6 +105,10 @@ class Replicas(Strategy[OptionsT]):
 def _sum_over_replicas(value: tf.Tensor) -> tf.Tensor:
     context = tf.distribute.get_replica_context()
     return context.all_reduce(tf.distribute.ReduceOp.SUM, value)
+
+
+def _replica() -> Any:
+    return tf.distribute.get_replica_context().replica_id_in_sync_group
 
 
 def _mean_over_replicas(values: list[tf.Tensor]) -> list[tf.Tensor]:

@@ -27,21 +27,17 @@ def of_all_replicas(strategy: Strategy[Any], rows: Any) -> tf.Tensor:
     """
     topology, step = strategy.topology, denominators.current()
     rows = tf.convert_to_tensor(rows)
-    if not topology.is_synchronous or topology.averages_weights:
+    sums, is_alone = strategy.sum_of_step, topology.num_replicas == 1
+    is_apart = not topology.is_synchronous or topology.averages_weights
+    if is_apart or (sums is None and not is_alone):
         raise _refused(
-            f"{strategy.name}, whose replicas update the weights at different times",
+            f"{strategy.name}, whose updates do not wait for the batches of all replicas",
             "an update for the batches of all replicas together",
-            "Choose multi_worker_mirrored or horovod.",
+            "Choose --sync without --replicas_to_aggregate, or multi_worker_mirrored or horovod "
+            "without --sync_period.",
         )
-    if topology.num_replicas == 1:
+    if sums is None or is_alone:
         return rows
-    sums = strategy.sum_of_step
-    if sums is None:
-        raise _refused(
-            f"{strategy.name} with --sync, whose workers do not see each other in a step",
-            "replicas that can sum a tensor in a step",
-            "Choose multi_worker_mirrored or horovod.",
-        )
     if topology.joins_batches:
         return sums(rows)
     if step is None or step.is_apart:
@@ -52,9 +48,7 @@ def of_all_replicas(strategy: Strategy[Any], rows: Any) -> tf.Tensor:
             "a call in each step, in all replicas",
             "Call it outside of tf.cond and loops, without --accumulate_steps.",
         )
-    context = tf.distribute.get_replica_context()
-    is_of_tensorflow = context.num_replicas_in_sync == topology.num_replicas
-    place = context.replica_id_in_sync_group if is_of_tensorflow else topology.shard
+    place = strategy.replica_of_step()
     own = tf.shape(rows)[0]
     mask = tf.one_hot(place, topology.num_replicas)
     sizes = tf.cast(sums(mask * tf.cast(own, tf.float32)), tf.int32)

@@ -28,7 +28,9 @@ from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.steps.exchange import Exchange
 from tfdist.strategies.parameter_server.steps.synchronous_functions import Synchronous
+from tfdist.strategies.parameter_server.steps.tracing import number_of_worker
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
@@ -51,7 +53,7 @@ class _Checkpointing(Checkpointing):
     io_device = "/job:chief/replica:0/task:0/device:CPU:0"
 
     def __init__(self, num_ps: int) -> None:
-        self.owners = [f"/job:ps/replica:0/task:{index}/device:CPU:0" for index in range(num_ps)]
+        self.owners = [_device_of_ps(index) for index in range(num_ps)]
 
     def state(self, model: tf.keras.Model) -> dict[str, Any]:
         return {"variables": self.layout.variables()} if keras_compat.is_keras_3(model) else {}
@@ -194,6 +196,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
                 replicas_to_aggregate=self._replicas,
                 recovery_timeout=self.settings.startup_timeout,
             )
+            if self._replicas == len(self.cluster.worker):  # A step waits for no backup workers.
+                self._synchronous.exchange = exchange = Exchange(self._replicas, _device_of_ps(0))
+                self.sum_of_step, self.replica_of_step = exchange.sum, number_of_worker
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(
             self.tf_strategy,
@@ -211,9 +216,12 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         )
 
 
+def _device_of_ps(index: int) -> str:
+    return f"/job:ps/replica:0/task:{index}/device:CPU:0"
+
+
 def _prepare_keras_3() -> None:
     from tfdist.strategies.parameter_server.steps import keras3
-    from tfdist.strategies.parameter_server.steps.tracing import number_of_worker
     from tfdist.strategies.parameter_server.variables import split_layers
     from tfdist.upstream import replica_seeds
 

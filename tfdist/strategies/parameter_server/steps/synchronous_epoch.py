@@ -70,7 +70,8 @@ class SynchronousEpoch(Epoch):
 
         Raises:
           StopIteration: the data has ended.
-          RuntimeError: fewer workers are left than an update needs, and do not return.
+          RuntimeError: fewer workers are left than an update needs, and do not return; or one was
+            lost, and the others wait for its tensors.
         """
         self._functions = self._functions_of(fn, self._shards.iterator_spec)
         if not self._epoch:
@@ -152,7 +153,7 @@ class SynchronousEpoch(Epoch):
 
     def _begin(self) -> None:
         self._is_in_flight = True
-        self._arrived = dict(self._exhausted)
+        self._arrived = {} if self._functions.is_joint else dict(self._exhausted)
         for thread in self._threads:
             self._start(thread)
 
@@ -218,8 +219,13 @@ class SynchronousEpoch(Epoch):
         needed, limit = self._synchronous.replicas_to_aggregate, self._synchronous.recovery_timeout
         if len(self._threads) - len(lost) >= needed:
             return
+        names = " and ".join(f"worker:{worker}" for worker in sorted(lost))
+        if self._functions.is_joint:
+            raise RuntimeError(
+                f"{names} was lost in a step in which the workers wait for each other (job.gather, "
+                "or losses with several denominators)"
+            )
         if self._clock() - min(lost.values()) >= limit:
-            names = " and ".join(f"worker:{worker}" for worker in sorted(lost))
             raise RuntimeError(
                 f"{names} did not return within {limit:g} s (--startup_timeout), and each update "
                 f"needs the gradients of {needed} workers (--replicas_to_aggregate)"

@@ -11,13 +11,16 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.building import zeros
-from tfdist.errors import log
+from tfdist.data import sharding
+from tfdist.errors import UsageError, log
+from tfdist.strategies.parameter_server.steps.exchange import Exchange
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
@@ -32,11 +35,13 @@ class Synchronous:
       replicas_to_aggregate: the number of gradients per update.
       recovery_timeout: seconds to wait for the return of a lost worker.
       recorder: records the gradients of the wrapped optimizers.
+      exchange: sums tensors over the workers of a step; None if a step does not wait for all.
       model: the model in training; None if it is unknown.
     """
 
     replicas_to_aggregate: int
     recovery_timeout: float
+    exchange: Exchange | None = None
     recorder: Recorder = field(default_factory=Recorder)
     model: Any = None
 
@@ -59,6 +64,8 @@ class Functions:
       gradients: takes an iterator; returns whether there was data, bool, shape []; the logs, on the
         worker; and the contribution, a list of tensors on the ps, zeros without data.
       apply: takes the contributions of an update as one flat list.
+      is_joint: whether a worker waits for what others compute in the same step. Then one without
+        data makes its step with an empty batch.
     """
 
     def __init__(
@@ -77,7 +84,9 @@ class Functions:
                 "by itself, and a smaller batch counts as much as a full one"
             )
         with scheduled(strategy):
-            self.gradients, recorded = _gradients(step, iterator_spec, synchronous, packs=packs)
+            found = _gradients(step, iterator_spec, synchronous, packs=packs)
+            self.gradients, recorded, self._queues = found
+            self.is_joint = bool(self._queues)
             contribution = self.gradients.structured_outputs[2]
             count = synchronous.replicas_to_aggregate
             self.apply = _apply(strategy, recorded, contribution, count)
@@ -114,9 +123,11 @@ class Functions:
 
 def _gradients(
     step: Callable[[Any], Any], iterator_spec: Any, synchronous: Synchronous, *, packs: bool
-) -> tuple[Any, Recorded]:
+) -> tuple[Any, Recorded, list[Any]]:
     found: list[Recorded] = []
     statistics = _assignable(synchronous.model)
+    exchange = synchronous.exchange
+    queues = exchange.begin() if exchange else []
 
     @tf.function
     def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
@@ -133,15 +144,20 @@ def _gradients(
             traced = step_on.get_concrete_function(batch.element_spec)
         specs = tf.nest.flatten(traced.structured_outputs)
 
+        had_data = is_made = batch.has_value()
+        get = batch.get_value
+        if exchange is not None and queues:
+            is_made = exchange.sum(tf.cast(had_data, tf.int32)) > 0
+            get = partial(tf.cond, had_data, batch.get_value, partial(_empty, batch.element_spec))
+
         def with_data(_: Any, *values: Any) -> list[Any]:
-            return [False, *tf.nest.flatten(traced(batch.get_value()))]
+            return [False, *tf.nest.flatten(traced(get()))]
 
         # A loop of one iteration at most: in a `tf.cond`, TensorFlow gives a lookup table no value.
-        had_data = batch.has_value()
         _, *values = tf.while_loop(
             lambda has_data, *_: has_data,
             with_data,
-            [had_data, *zeros(specs, size=0)],
+            [is_made, *zeros(specs, size=0)],
             [tf.TensorShape([]), *(spec.shape for spec in specs)],
             parallel_iterations=1,
         )
@@ -150,7 +166,19 @@ def _gradients(
 
     concrete = gradients.get_concrete_function(iterator_spec)
     found[-1].check()
-    return concrete, found[-1]
+    return concrete, found[-1], queues
+
+
+def _empty(element_spec: Any) -> Any:
+    empty = sharding.empty_batch(element_spec)
+    if empty is None:
+        raise UsageError(
+            "dataset",
+            received=f"batches of {element_spec}",
+            accepted="batches of known rank, in steps in which workers wait for each other",
+            remedy="Set their shape with tf.ensure_shape.",
+        )
+    return empty
 
 
 def _apply(strategy: Any, recorded: Recorded, contribution: Sequence[tf.Tensor], count: int) -> Any:

@@ -48,6 +48,7 @@ class Thread:
         self.lost_since: float | None = None
         self.stopped = False
         self.waiting: list[Request] = []
+        self.steps: list[int] = []
 
     @property
     def in_flight(self) -> int:
@@ -62,6 +63,7 @@ class Thread:
         self.stopped = False
         while self.waiting:
             request = self.waiting.pop(0)
+            self.steps.append(request.step)
             steps = int(request.step < self.batches)
             loss = np.float64(10 * self.index + request.step)
             contribution = f"worker {self.index} step {request.step}" if steps else "zeros"
@@ -74,6 +76,8 @@ class Thread:
 
 class Functions:
     """Records the updates."""
+
+    is_joint = False
 
     def __init__(self) -> None:
         self.updates: list[list[str]] = []
@@ -188,6 +192,23 @@ def test_too_few_workers_end_the_training_after_the_recovery_timeout(clock: Cloc
     with pytest.raises(RuntimeError, match="worker:1 did not return within 60 s"):
         epoch.step(step)
     assert RECOVERY <= clock.now < RECOVERY + 5
+
+
+def test_where_workers_wait_for_each_other_an_ended_shard_joins_and_a_loss_ends_the_job(
+    clock: Clock,
+) -> None:
+    training = Training(clock, 3, 1)
+    training.functions.is_joint = True
+    epoch = training.epoch()
+    assert run_to_end(epoch) == 3
+    # The fourth step finds that all shards have ended.
+    assert [thread.steps for thread in training.threads] == [[0, 1, 2, 3]] * 2
+
+    lost = training.threads[1]
+    lost.stopped, lost.lost_since = True, clock.now
+    with pytest.raises(RuntimeError, match="worker:1 was lost in a step in which the workers wait"):
+        run_to_end(training.epoch())
+    assert clock.now < RECOVERY
 
 
 def test_a_worker_that_returns_repeats_its_step(clock: Clock) -> None:
