@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 import functools
+import gc
 import json
 import os
 import resource
@@ -45,6 +46,7 @@ accept_interrupts()
 take_cores()
 
 import tfdist  # noqa: E402, F401  (before TensorFlow, whichever test is collected first)
+from tests.support import collector  # noqa: E402, F401
 from tests.support.launchers import start, tfdist_run  # noqa: E402, F401
 from tests.support.patience import PATIENCE  # noqa: E402
 
@@ -129,6 +131,11 @@ def pytest_pycollect_makemodule(
     stacks = stacks_of(module_path)
     is_here = parent.config.getoption("--stack") in stacks.plain | stacks.horovod
     return None if is_here else OtherStack.from_parent(parent, path=module_path)
+
+
+def pytest_collection_finish() -> None:
+    gc.collect()
+    gc.freeze()  # All modules are imported now.
 
 
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:

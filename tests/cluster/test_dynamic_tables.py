@@ -4,13 +4,23 @@ from __future__ import annotations
 
 import json
 import re
+import signal
+import sys
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
-from tests.support.processes import ROOT, launch
+from tests.support.processes import (
+    ROOT,
+    Processes,
+    checkpoints,
+    launch,
+    run_by_hand,
+    tasks_of,
+)
 from tfdist.layers import apply_deltas
 
 pytestmark = [
@@ -62,6 +72,35 @@ def test_ranks_without_an_example_admit_the_ids_of_the_others(tmp_path: Path) ->
     for name, values in expected.items():
         np.testing.assert_allclose(found[name], values, atol=2e-6, err_msg=name)
         np.testing.assert_array_equal(found[name], other[name], err_msg=name)
+
+
+@pytest.mark.stacks("2.15")
+@pytest.mark.parametrize("flags", [["--sync"], []], ids=["synchronous", "asynchronous"])
+def test_nothing_is_lost_with_a_worker_and_a_ps(tmp_path: Path, flags: list[str]) -> None:
+    expected = train(tmp_path, "one", 3, PROGRAM)
+    output, result = tmp_path / "output", tmp_path / "disturbed.npz"
+    # The number of the checkpoint after which to kill a task, and its place in the order of their
+    # starts: worker:0, which then is the last, and ps:0.
+    kills = [(4, 1), (10, 2)]
+
+    def kill(processes: Processes, _: Mapping[str, Path]) -> None:
+        saved = max((int(name[5:-6]) for name in checkpoints(tmp_path)), default=0)
+        if kills and saved >= kills[0][0]:
+            tasks_of(processes["tfdist"].pid)[kills.pop(0)[1]].send_signal(signal.SIGKILL)
+
+    job = ["--strategy=parameter_server", "--chief", "--workers=2", "--ps=2", "--max_restarts=2"]
+    command = [sys.executable, "-m", "tfdist", "run", *job, PROGRAM, *flags, "--epochs=3"]
+    command += [f"--output_dir={output}", f"--result={result}", "--save_steps=2", "--rest=0.3"]
+    ended = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=200, watch=kill)["tfdist"]
+    assert ended.code == 0, ended.output
+    assert "worker:0 was killed by signal 9 (Killed), restart 1 of 2 in 1 s" in ended.output
+    assert re.search(r"ps:0 was killed by signal 9 \(Killed\), restart 2 of 2 of all", ended.output)
+    assert re.search(r"resuming after (step \d+ of )?epoch", ended.output)
+    found = dict(np.load(result))
+    np.testing.assert_array_equal(found["ids"], expected["ids"])
+    assert np.isfinite(found["rows"]).all()
+    for name, values in expected.items() if flags else ():
+        np.testing.assert_allclose(found[name], values, atol=2e-6, err_msg=name)
 
 
 STRATEGIES = {

@@ -5,6 +5,8 @@ A second training task writes its own ones to the same name with `.other.npz`.
 
 from __future__ import annotations
 
+import time
+
 import tfdist  # isort: skip
 
 import numpy as np
@@ -19,6 +21,7 @@ flags.DEFINE_integer("epochs", 1, "Epochs.")
 flags.DEFINE_integer("capacity", 24, "The rows of the table.")
 flags.DEFINE_float("learning_rate", 0.3, "The rate of Adagrad.")
 flags.DEFINE_integer("save_steps", None, "Updates between two checkpoints.")
+flags.DEFINE_float("rest", 0.0, "Seconds of a worker before each batch.")
 flags.DEFINE_string("warm_start", None, "The output directory of an earlier training.")
 FLAGS = flags.FLAGS
 # A second worker has no example in the last step of an epoch, which has three new ids.
@@ -44,7 +47,18 @@ def batches(context: tf.distribute.InputContext) -> tf.data.Dataset:
     labels = random.normal(size=[EXAMPLES, 1]).astype("float32")
     data = tf.data.Dataset.from_tensor_slices((ids * 10**12, labels))
     data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
-    return data.batch(GLOBAL_BATCH // context.num_replicas_in_sync)
+    data = data.batch(GLOBAL_BATCH // context.num_replicas_in_sync)
+    return data.map(rest) if FLAGS.rest else data
+
+
+def rest(ids: tf.Tensor, labels: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+    rested = tf.numpy_function(after_rest, [ids], ids.dtype)
+    return tf.ensure_shape(rested, ids.shape), labels
+
+
+def after_rest(ids: np.ndarray) -> np.ndarray:
+    time.sleep(FLAGS.rest)
+    return ids
 
 
 @tfdist.main

@@ -42,6 +42,7 @@ Processes = Mapping[str, "subprocess.Popen[str] | Copy"]
 
 # What a copy of it need not import any more.
 _PRELOAD = (
+    "tests.support.collector",
     "tensorflow",
     "tfdist.training.callbacks",
     "tfdist.tools.commands.cli",
