@@ -10,7 +10,7 @@ import os
 import resource
 import signal
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from importlib.metadata import version
 from pathlib import Path
@@ -83,15 +83,21 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 class Stacks(NamedTuple):
-    """The stacks that run a test file.
+    """The stacks that run a test, or a test file.
 
     Attributes:
-      plain: those of its tests that do not need Horovod.
-      horovod: those of its tests that need it.
+      plain: those of tests that do not need Horovod.
+      horovod: those of tests that need it.
     """
 
     plain: frozenset[str]
     horovod: frozenset[str]
+
+    @classmethod
+    def of(cls, *plain: str, horovod: Sequence[str] | None = None) -> Stacks:
+        """What `pytest.mark.stacks` says with these arguments."""
+        found = frozenset(plain) & HOROVOD_STACKS if horovod is None else frozenset(horovod)
+        return cls(frozenset(plain), found)
 
 
 @functools.cache
@@ -104,10 +110,9 @@ def stacks_of(path: Path) -> Stacks:
         if isinstance(node, ast.Assign) and ast.unparse(node.targets[0]) == "pytestmark":
             for call in ast.walk(node.value):
                 if isinstance(call, ast.Call) and ast.unparse(call.func) == "pytest.mark.stacks":
-                    plain = frozenset(ast.literal_eval(argument) for argument in call.args)
-                    named = {each.arg: ast.literal_eval(each.value) for each in call.keywords}
-                    horovod = named.get("horovod", plain & HOROVOD_STACKS)
-                    return Stacks(plain, frozenset(horovod))
+                    plain = [ast.literal_eval(argument) for argument in call.args]
+                    named = {str(each.arg): ast.literal_eval(each.value) for each in call.keywords}
+                    return Stacks.of(*plain, **named)
     raise pytest.UsageError(f"{path} has no pytestmark with pytest.mark.stacks(...).")
 
 
@@ -147,7 +152,9 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     stack = config.getoption("--stack")
     parts: dict[bool, list[pytest.Item]] = {True: [], False: []}
     for item in items:
-        stacks = stacks_of(item.path)
+        # That of the test itself, or of its parameters, comes before that of its file.
+        marker = item.get_closest_marker("stacks")
+        stacks = Stacks.of(*marker.args, **marker.kwargs) if marker else stacks_of(item.path)
         parts[stack in (stacks.horovod if needs_horovod(item) else stacks.plain)].append(item)
     items[:] = sorted(parts[True], key=lambda item: item.get_closest_marker("xdist_group") is None)
     config.hook.pytest_deselected(items=parts[False])

@@ -17,7 +17,7 @@ pytestmark = [
 ]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "canned_estimator_program.py")
-KINDS = ("embedding", "linear", "dnn", "wide_and_deep")
+KINDS = ("embedding", "linear", "wide_and_deep")
 STRATEGIES = {
     "one_device": [],
     "mirrored": ["--num_cpu_devices=2"],
@@ -29,7 +29,7 @@ JOBS = [
     # The wide and deep model consists of the two others. With parameter servers a job trains one
     # Estimator. Under multi_worker_mirrored the chief's evaluation uses up numbers of collectives,
     # and those of a second Estimator would differ.
-    ("mirrored", ("embedding", "linear", "dnn")),
+    ("mirrored", ("embedding", "wide_and_deep")),
     ("horovod", ("embedding", "wide_and_deep")),
     ("multi_worker_mirrored", ("wide_and_deep",)),
     *(("parameter_server", (kind,)) for kind in ("embedding", "linear", "wide_and_deep")),

@@ -12,7 +12,7 @@ import pytest
 from tests.support.processes import ROOT
 from tests.support.terminal import Terminal
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(240)]
 
 SCRIPT = """
 import socket

@@ -11,7 +11,7 @@ import pytest
 from tests.support.processes import directories
 from tests.support.terminal import Terminal
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(240)]
 
 # Of 20 steps with a batch of 32 per replica, in two epochs.
 TRIAL = ["-m", "tfdist.tools.selftest.script"]

@@ -12,7 +12,7 @@ from tests.support.processes import PROGRAM, directories, run_by_hand
 from tfdist.config.flags import JobFlags
 from tfdist.errors import UsageError
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(240)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(240)]
 
 
 def events(path: Path) -> list[str]:

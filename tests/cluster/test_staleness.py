@@ -11,7 +11,7 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 
 from tests.support.processes import launch
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(180)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(180)]
 
 PROGRAM = str(Path(__file__).parents[1] / "support" / "staleness_program.py")
 

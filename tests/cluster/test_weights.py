@@ -22,23 +22,19 @@ pytestmark = [
 
 # 100 steps with 8 examples each, regardless of the number of replicas.
 EXAMPLES, GLOBAL_BATCH, EPOCHS = 80, 8, 10
-ACCUMULATING: dict[str, list[tuple[str, ...]]] = {
+# Averaging the weights after a momentum step is the same as averaging the gradients before it.
+AVERAGING = ("multi_worker_mirrored", "--sync_period=1")
+# By stack; `test_habits` trains with every strategy.
+TWO_REPLICAS: dict[str, list[tuple[str, ...]]] = {
     "2.15": [
+        ("mirrored", "--num_cpu_devices=2"),
+        ("multi_worker_mirrored",),
+        AVERAGING,
         ("mirrored", "--num_cpu_devices=2", "--accumulate_steps=2"),
         ("horovod", "--accumulate_steps=2"),
     ],
-    "2.21": [("multi_worker_mirrored", "--accumulate_steps=2")],
+    "2.21": [AVERAGING, ("multi_worker_mirrored", "--accumulate_steps=2")],
 }
-TWO_REPLICAS = [
-    ("mirrored", "--num_cpu_devices=2"),
-    ("central_storage", "--num_cpu_devices=2"),
-    ("multi_worker_mirrored",),
-    ("horovod",),
-    # Averaging the weights after a momentum step is the same as averaging the gradients before it.
-    ("multi_worker_mirrored", "--sync_period=1"),
-    ("parameter_server", "--sync"),
-    *ACCUMULATING.get(installed_stack(), []),
-]
 SERVERS = ["--ps=1", "--chief"]
 
 
@@ -73,7 +69,7 @@ def one_process(tmp_path_factory: pytest.TempPathFactory) -> dict[str, np.ndarra
     return found
 
 
-@pytest.mark.parametrize("job", TWO_REPLICAS, ids=" ".join)
+@pytest.mark.parametrize("job", TWO_REPLICAS[installed_stack()], ids=" ".join)
 def test_weights_equal_those_of_one_process(
     tmp_path: Path, job: tuple[str, ...], one_process: dict[str, np.ndarray]
 ) -> None:
@@ -88,10 +84,8 @@ def test_weights_equal_those_of_one_process(
         np.testing.assert_allclose(task["weights"], one_process["weights"], rtol=0, atol=tolerance)
         np.testing.assert_allclose(task["losses"], one_process["losses"], rtol=1e-4)
         np.testing.assert_array_equal(task["weights"], tasks[0]["weights"])
-        # Training and evaluation steps are traced once for each replica of the task. The chief of
-        # parameter servers traces them for all workers.
-        traces = 2 if strategy == "parameter_server" else 4 // len(tasks)
-        assert keras_is_3() or batches == 4 or task["traces"] == traces
+        # Training and evaluation steps are traced once for each replica of the task.
+        assert keras_is_3() or batches == 4 or task["traces"] == 4 // len(tasks)
     assert len(tasks) == (2 if strategy in ("multi_worker_mirrored", "horovod") else 1)
 
 

@@ -16,7 +16,7 @@ from absl import flags
 
 import tfdist
 
-KINDS = ("embedding", "linear", "dnn", "wide_and_deep")
+KINDS = ("embedding", "linear", "wide_and_deep")
 flags.DEFINE_multi_enum("kind", KINDS, KINDS, "The Estimators.")
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 FLAGS = flags.FLAGS
@@ -74,11 +74,6 @@ def estimator_of(job: Any, kind: str, output_dir: str) -> tuple[Any, Any]:
             wide, optimizer=wrap(legacy.Ftrl(0.2)), config=config
         )
         return linear, tf.estimator.FinalExporter("exported", receiver)
-    if kind == "dnn":
-        deep_only = tf.estimator.DNNClassifier(
-            [8], deep, optimizer=wrap(legacy.Adagrad(0.1)), config=config
-        )
-        return deep_only, tf.estimator.BestExporter("exported", receiver)
     both = tf.estimator.DNNLinearCombinedClassifier(
         linear_feature_columns=wide,
         dnn_feature_columns=deep,
@@ -87,7 +82,7 @@ def estimator_of(job: Any, kind: str, output_dir: str) -> tuple[Any, Any]:
         dnn_optimizer=wrap(legacy.Adagrad(0.1)),
         config=config,
     )
-    return both, tf.estimator.LatestExporter("exported", receiver)
+    return both, tf.estimator.BestExporter("exported", receiver)
 
 
 @tfdist.estimator.main

@@ -23,7 +23,7 @@ tfdist.define_flags()
 flags.DEFINE_list("cases", None, "The names of the cases.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
 flags.DEFINE_string("saved", None, "The directory of a training of files; default: this one.")
-flags.DEFINE_bool("exports", True, "Whether the trained models are exported.")
+flags.DEFINE_list("exports", [], "The cases whose trained models are exported.")
 FLAGS = flags.FLAGS
 
 
@@ -78,9 +78,9 @@ def main(_: list[str]) -> None:
     if job.serves:
         return job.serve()
     results = Path(FLAGS.result_dir)
-    if not FLAGS.exports:
-        export.export = lambda *_, **__: None
+    whole = export.export
     for name in FLAGS.cases:
+        export.export = whole if name in FLAGS.exports else lambda *_, **__: None
         try:
             found = train(job, name)
         # Keras 2 itself refuses some optimizers and callbacks under some strategies.

@@ -17,7 +17,7 @@ from tests.support.processes import ROOT
 from tfdist.cluster import task_types
 from tfdist.config.strategies.table import rows
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("newest")
 
 PACKAGE = ROOT / "tfdist"
 

@@ -23,7 +23,7 @@ from tfdist.config.strategies import table
 from tfdist.coordination import startup
 from tfdist.errors import UsageError
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("newest")
 
 REPOSITORY = Path(__file__).parents[3]
 A, B, C = "127.0.0.1:1", "127.0.0.1:2", "127.0.0.1:3"

@@ -10,7 +10,7 @@ import pytest
 
 from tests.support import downloads
 
-pytestmark = pytest.mark.stacks("2.15", "newest")
+pytestmark = pytest.mark.stacks("newest")
 
 COUNTS = {"train": 5, "test": 3}
 

@@ -115,36 +115,6 @@ runpy.run_path({script!r}, run_name="__main__")
     assert left == []
 
 
-@pytest.mark.timeout(120)
-def test_a_benchmark_that_receives_sigterm_while_it_forks_exits() -> None:
-    script = str(ROOT / "scripts" / "benchmarks" / "benchmark.py")
-    arguments = [script, "--processes", "1", "--ways", "tfdist", *SMALL]
-    program = f"""
-import os, runpy, signal, sys
-os.register_at_fork(after_in_parent=lambda: os.kill(os.getpid(), signal.SIGTERM))
-sys.argv = {arguments}
-runpy.run_path({script!r}, run_name="__main__")
-"""
-    ended = subprocess.run([sys.executable, "-c", program], capture_output=True, timeout=110)
-    assert ended.returncode == 128 + signal.SIGTERM, ended.stderr.decode()
-
-
-@pytest.mark.timeout(180)
-def test_measure_steps_prints_consistent_times(tmp_path: Path) -> None:
-    command = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "measure_steps.py")]
-    command += ["--strategies", "one_device", "--steps=4", "--batch_size=8", "--num_layers=8"]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=170)
-    assert ended.returncode == 0, ended.stderr
-    rows = [line.strip("| ").split(" | ") for line in ended.stdout.splitlines()[2:]]
-    assert [row[0] for row in rows] == ["one_device, worker:0"]
-    for _, *cells in rows:
-        wall, convolutions, normalization, other, between, processor = map(float, cells)
-        assert min(convolutions, normalization, other, processor) > 0
-        kernels = convolutions + normalization + other
-        assert convolutions > normalization and kernels < wall
-        assert kernels + between == pytest.approx(wall, abs=0.3)
-
-
 def test_kernels_that_run_at_the_same_time_share_the_time() -> None:
     changes = [
         (0, "convolutions", 1),

@@ -15,7 +15,7 @@ from tfdist.compat import imports
 from tfdist.process.version import __version__
 from tfdist.tools.commands import cli
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(200)]
 
 
 def env(capsys: pytest.CaptureFixture[str]) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from tfdist.errors import UsageError
 from tfdist.tools.launch.local import hold_ports
 from tfdist.training.records import prometheus
 
-pytestmark = [pytest.mark.stacks("2.15", "newest"), pytest.mark.timeout(200)]
+pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(200)]
 
 PROGRAM = str(ROOT / "tests" / "support" / "program.py")
 
