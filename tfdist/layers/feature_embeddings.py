@@ -170,20 +170,15 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
                 remedy="Compile the model with tables.optimizer(…), where tables is that layer.",
             )
         features = self._by_name.value
-        if features.keys() != inputs.keys():
-            raise UsageError(
-                f"the features of {self.name}",
-                received=", ".join(sorted(inputs)),
-                accepted=", ".join(sorted(features)),
-                remedy="Pass the ids of each feature by its name.",
-            )
-        if weights is not None and not weights.keys() <= features.keys():
-            raise UsageError(
-                f"the weights of {self.name}",
-                received=", ".join(sorted(weights)),
-                accepted=", ".join(sorted(features)),
-                remedy="Pass the weights of a feature by its name.",
-            )
+        weights = weights or {}
+        for what, given, needed in (("features", inputs, features), ("weights", weights, {})):
+            if not needed.keys() <= given.keys() <= features.keys():
+                raise UsageError(
+                    f"the {what} of {self.name}",
+                    received=", ".join(sorted(given)),
+                    accepted=", ".join(sorted(features)),
+                    remedy=f"Pass the {what} by the names of the features.",
+                )
         for name, own_ids in inputs.items():
             _check_ids(name, own_ids)
         found: dict[str, tf.Tensor] = {}
@@ -199,8 +194,8 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
             rows = tf.ensure_shape(table(places), [None, group.dimension])
             parts = tf.split(rows, sizes, num=len(ids))
             for name, part in zip(group.features, parts, strict=True):
-                weight = None if weights is None else weights.get(name)
-                found[name] = _combined(inputs[name], part, weight, features[name].table.combiner)
+                combiner = features[name].table.combiner
+                found[name] = _combined(inputs[name], part, weights.get(name), combiner)
         return {name: found[name] for name in features}
 
     def optimizer(self, of_the_model: Any) -> Any:
