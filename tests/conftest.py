@@ -46,7 +46,6 @@ accept_interrupts()
 take_cores()
 
 import tfdist  # noqa: E402, F401  (before TensorFlow, whichever test is collected first)
-from tests.support import collector  # noqa: E402, F401
 from tests.support.launchers import start, tfdist_run  # noqa: E402, F401
 from tests.support.patience import PATIENCE  # noqa: E402
 

@@ -42,7 +42,6 @@ Processes = Mapping[str, "subprocess.Popen[str] | Copy"]
 
 # What a copy of it need not import any more.
 _PRELOAD = (
-    "tests.support.collector",
     "tensorflow",
     "tfdist.training.callbacks",
     "tfdist.tools.commands.cli",
