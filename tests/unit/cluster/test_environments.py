@@ -243,7 +243,8 @@ HOSTILE = [
 def test_a_hostile_variable_is_a_usage_error_or_a_value(data: st.DataObject) -> None:
     environ = data.draw(st.sampled_from(recorded()))
     name = data.draw(st.sampled_from(sorted(environ)))
-    text = st.text(st.characters(exclude_characters="\0"))
+    # What the environment of a process can hold; "\udcff" is a byte that is no UTF-8.
+    text = st.text(st.characters(codec="utf-8", exclude_characters="\0"))
     hostile = {**environ, name: data.draw(st.sampled_from(HOSTILE) | text)}
     with suppress(UsageError):
         find(hostile, ps=data.draw(st.integers(0, 2)))
@@ -323,6 +324,7 @@ def test_the_log_says_what_was_found_and_why() -> None:
         ({"SM_HOSTS": "a,b", "SM_CURRENT_HOST": "b"}, {}, "SM_HOSTS"),
         ({"SKYPILOT_NODE_IPS": "a b", "SKYPILOT_NODE_RANK": "x"}, {}, "SKYPILOT_NODE_RANK"),
         ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "a", "LSF_PM_TASKID": "1"}, {}, "LSB_MCPU_HOSTS"),
+        ({"LSB_JOBID": "7", "LSB_MCPU_HOSTS": " ", "LSF_PM_TASKID": "1"}, {}, "LSB_MCPU_HOSTS"),
         (
             {
                 **{"LSB_JOBID": "7", "LSB_MCPU_HOSTS": "batch 1 a 42 b 42"},

@@ -20,7 +20,7 @@ class LSF(RankEnvironment):
 
     def hosts(self) -> Sequence[str]:
         words = self.environ["LSB_MCPU_HOSTS"].split()
-        if len(words) % 2 or not _are_slots(words[1::2]):
+        if not words or len(words) % 2 or not _are_slots(words[1::2]):
             raise self.error("LSB_MCPU_HOSTS", "hosts and their numbers of slots: a 2 b 2")
         hosts = [
             host
