@@ -175,9 +175,8 @@ class Job:
           i. Gradients flow back to the replicas that the rows come from.
 
         Raises:
-          UsageError: where an update does not wait for all replicas: under asynchronous parameter
-            servers, with backup workers, with `--sync_period`; with `--accumulate_steps`; in a loop
-            or a condition.
+          UsageError: an update does not wait for all replicas (asynchronous servers, backups,
+            `--sync_period`); with `--accumulate_steps`; in a loop or a condition.
         """
         from tfdist.training import global_batch
 

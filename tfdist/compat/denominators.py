@@ -130,21 +130,23 @@ class Step:
                 weight = has_any * (1.0 if weight is None else tf.cast(weight, loss.dtype))
             update(loss, sample_weight=weight)
 
-    def factor_beside_others(self, denominator: tf.Tensor) -> tf.Tensor | None:
+    def factor_beside_others(self, denominator: tf.Tensor | None) -> tf.Tensor | None:
         """The factor with which a loss can be weighted by examples like the step's other losses,
         whatever its denominator; None if it is the only loss, or replicas cannot sum tensors.
 
         Args:
-          denominator: that of the loss; shape [].
+          denominator: that of the loss; shape []. None for a sum, which has none.
         """
         settings, sums = self.settings, self.settings.sums
         if sums is None or self.is_apart or not self.is_at_top:
             return None
         if not self._evaluates and (settings.is_loop or not settings.has_other_losses()):
             return None
-        own = tf.stop_gradient(tf.stack([denominator, self.examples]))
+        own = [self.examples, self.examples if denominator is None else denominator]
+        own = tf.stop_gradient(tf.stack(own))
         parts = tf.math.divide_no_nan(own, sums(own))
-        return tf.math.divide_no_nan(parts[0], parts[1])
+        part = 1 / settings.replicas if denominator is None else parts[1]
+        return tf.math.divide_no_nan(part, parts[0])
 
     def say_once(self, text: str) -> None:
         """Logs a text, once in the life of this process."""
@@ -224,7 +226,7 @@ def saw_loss(
     in_sync = tf.distribute.get_strategy().num_replicas_in_sync
     factor = step.settings.replicas / in_sync if reduction == SUM else 1.0
     if not is_whole_batch:
-        part = step.factor_beside_others(tf.ones([]) if reduction == SUM else denominator)
+        part = step.factor_beside_others(None if reduction == SUM else denominator)
         if part is not None:
             step.losses.append(_Loss(MEAN, step.examples, 1, is_whole_batch=True))
             return factor * part

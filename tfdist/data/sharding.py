@@ -203,7 +203,7 @@ def with_repeats(
       again: returns another dataset of the same examples; called only if these are not dense
         tensors of known rank.
     """
-    empty = empty_batch(dataset.element_spec)
+    empty = _empty_batch(dataset.element_spec)
     if empty is None or not all(isinstance(part, tf.Tensor) for part in tf.nest.flatten(empty)):
         batch = again().unbatch().batch(1).take(1).get_single_element()
         return dataset.concatenate(tf.data.Dataset.from_tensors(batch).repeat(count))
@@ -233,7 +233,7 @@ def with_empty_batches(dataset: tf.data.Dataset, count: int) -> tf.data.Dataset 
     """
     if not count:
         return dataset
-    empty = empty_batch(dataset.element_spec)
+    empty = _empty_batch(dataset.element_spec)
     if empty is None:
         return None
     specs = [each for each in tf.nest.flatten(dataset.element_spec) if hasattr(each, "shape")]
@@ -248,15 +248,14 @@ def of_unknown_size(dataset: tf.data.Dataset) -> tf.data.Dataset:
 
     TensorFlow leaves out a step in which a replica has no batch if all shapes are static.
     """
-    empty = empty_batch(dataset.element_spec)
+    empty = _empty_batch(dataset.element_spec)
     if empty is None:
         return dataset
     return dataset.concatenate(tf.data.Dataset.from_tensors(empty).take(0))
 
 
-def empty_batch(element_spec: Any) -> Any:
-    """A batch without examples; None if the type does not tell its shape. A dimension of an example
-    that is unknown is 1, because a model may not take texts, say, of length 0."""
+def _empty_batch(element_spec: Any) -> Any:
+    """A batch without examples; None if the type does not tell its shape."""
     parts = [_empty_part(spec) for spec in tf.nest.flatten(element_spec)]
     if any(part is None for part in parts):
         return None
@@ -268,7 +267,7 @@ def _empty_part(spec: Any) -> Any:
     if not shape.rank:
         return None
     if isinstance(spec, tf.TensorSpec):
-        return tf.zeros([0, *(1 if size is None else size for size in shape[1:])], spec.dtype)
+        return tf.zeros([0, *(size or 0 for size in shape[1:])], spec.dtype)
     ragged_rank = spec.ragged_rank if isinstance(spec, tf.RaggedTensorSpec) else 0
     sizes = shape[ragged_rank + 1 :].as_list()
     if None in sizes:

@@ -185,16 +185,17 @@ class FeatureEmbeddings(tf.keras.layers.Layer):
         for group, table in zip(self._groups.value, self._tables, strict=True):
             tables = [features[name].table for name in group.features]
             ids = [tf.cast(_flat(inputs[name]), tf.int64) for name in group.features]
-            # Features of one id an example are as long as each other: far fewer operations.
-            is_even = all(_is_one_each(inputs[name]) for name in group.features)
-            sizes = tf.size(ids[0]) if is_even else tf.stack([tf.size(each) for each in ids])
-            counts = tf.repeat(tf.constant([t.vocabulary_size for t in tables], tf.int64), sizes)
-            first_rows = tf.repeat(tf.constant(list(map(group.first_row, tables)), tf.int64), sizes)
+            # One operation for all features where there can be: many small ones take longer.
+            sizes = tf.concat(tf.shape_n(ids), 0)
+            feature_of = tf.repeat(tf.range(len(ids)), sizes)
+            vocabularies = tf.constant([each.vocabulary_size for each in tables], tf.int64)
+            begins = tf.constant([group.first_row(each) for each in tables], tf.int64)
+            counts, first_rows = tf.gather(vocabularies, feature_of), tf.gather(begins, feature_of)
             own = tf.concat(ids, 0)
             # An id beyond its table would be one of the next table.
             places = tf.where((own >= 0) & (own < counts), own + first_rows, group.rows)
             rows = tf.ensure_shape(table(places), [None, group.dimension])
-            parts = tf.split(rows, len(ids) if is_even else sizes, num=len(ids))
+            parts = tf.split(rows, sizes, num=len(ids))
             for name, part in zip(group.features, parts, strict=True):
                 combiner = features[name].table.combiner
                 found[name] = _combined(inputs[name], part, weights.get(name), combiner)
@@ -283,18 +284,13 @@ def _check_ids(name: str, ids: Any) -> None:
         )
 
 
-def _is_one_each(ids: Any) -> bool:
-    """Whether each example has one id."""
-    return isinstance(ids, tf.Tensor) and ids.shape.rank == 1
-
-
 def _flat(ids: Any) -> tf.Tensor:
     """All ids of a batch, in one dimension."""
     if isinstance(ids, tf.RaggedTensor):
         return ids.flat_values
     if isinstance(ids, tf.SparseTensor):
         return ids.values
-    return ids if _is_one_each(ids) else tf.reshape(ids, [-1])
+    return ids if tf.is_tensor(ids) and ids.shape.rank == 1 else tf.reshape(ids, [-1])
 
 
 def _combined(ids: Any, rows: tf.Tensor, weights: Any, combiner: str) -> tf.Tensor:

@@ -53,10 +53,15 @@ def distribute(
     topology = strategy.topology
     is_copied = topology.num_replicas > 1 and not is_shared
     for table in tables:
-        received = ""
         if names.count(table.name) > 1:
-            received = "two dynamic tables of this name"
-        elif getattr(model, "jit_compile", False):
+            raise UsageError(
+                f"the layer {table.name}",
+                received="two dynamic tables of this name",
+                accepted="a name for each table",
+                remedy="Pass another name to one of them.",
+            )
+        received = ""
+        if getattr(model, "jit_compile", False):
             received = "a DynamicEmbedding with jit_compile"
         elif topology.joins_batches:
             received = f"a DynamicEmbedding under {strategy.name}"
@@ -68,10 +73,9 @@ def distribute(
             raise UsageError(
                 f"the layer {table.name}",
                 received=received,
-                accepted="a table of its own name, whose steps TensorFlow computes, where each "
-                "replica can have the ids of all",
-                remedy="Name it, leave the flag out, or choose parameter_server, "
-                "multi_worker_mirrored or horovod.",
+                accepted="one without XLA, where each step of a replica can have the ids of all",
+                remedy="Choose parameter_server, or multi_worker_mirrored or horovod without these "
+                "flags.",
             )
         table.gather = partial(of_all_replicas, strategy) if is_copied else None
 
@@ -106,16 +110,16 @@ class TableFacts(tf.keras.callbacks.Callback):
 
     def __init__(self, activity: Activity, *, is_chief: bool) -> None:
         super().__init__()
-        self._activity, self._is_chief = activity, is_chief
+        self._activity, self._warns = activity, is_chief
 
     def on_train_begin(self, logs: dict[str, Any] | None = None) -> None:
         self._activity.describe(tables="; ".join(describe(self.model)))
 
     def on_epoch_end(self, epoch: int, logs: dict[str, Any] | None = None) -> None:
         self.on_train_begin()
-        for table in of_model(self.model) if self._is_chief else ():
+        for table in of_model(self.model) if self._warns else ():
             if not table.calls() and table.trainable:
-                self._is_chief = False  # Once is enough.
+                self._warns = False  # Once is enough.
                 log(
                     f"warning: the table {table.name} has met no id in training: pass it the "
                     "argument training of the model's call"

@@ -59,6 +59,14 @@ def test_the_rows_of_each_kind_of_ids() -> None:
     assert [tuple(each.shape) for each in tables.variables] == [(17, 4), (5, 3)]
 
 
+def test_features_of_one_table_may_be_of_different_lengths() -> None:
+    table = TableConfig("a", 10, 4, initializer=rows(A))
+    tables = FeatureEmbeddings({"query": FeatureConfig(table), "candidate": FeatureConfig(table)})
+    found = tables({"query": tf.constant([3]), "candidate": tf.constant([1, 9, 3])})
+    assert_close(found["query"], A[[3]])
+    assert_close(found["candidate"], A[[1, 9, 3]])
+
+
 def test_the_rows_with_weights() -> None:
     weights = {
         "one": np.array([2.0, 3.0, 4.0]),

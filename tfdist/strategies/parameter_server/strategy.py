@@ -195,9 +195,9 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             self._synchronous = Synchronous(
                 replicas_to_aggregate=self._replicas,
                 recovery_timeout=self.settings.startup_timeout,
+                exchange=(exchange := Exchange(len(self.cluster.worker), _device_of_ps(0))),
             )
-            if self._replicas == len(self.cluster.worker):  # A step waits for no backup workers.
-                self._synchronous.exchange = exchange = Exchange(self._replicas, _device_of_ps(0))
+            if self._replicas == len(self.cluster.worker):  # There are no backup workers.
                 self.sum_of_step, self.replica_of_step = exchange.sum, number_of_worker
         # A strategy has one coordinator, so Keras uses this one.
         coordinator = EpochCoordinator(

@@ -1,6 +1,7 @@
 """Synchronous training under the parameter-server strategy: each update combines all shards.
 
-    synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0)
+    exchange = Exchange(num_workers=2, device="/job:ps/replica:0/task:0/device:CPU:0")
+    synchronous = Synchronous(replicas_to_aggregate=2, recovery_timeout=300.0, exchange=exchange)
     synchronous.recorder.wrap(optimizer)
     functions_of = partial(Functions, strategy, synchronous, packs=True)
     epoch = SynchronousEpoch(per_worker_shards, threads, synchronous, functions_of)
@@ -70,8 +71,8 @@ class SynchronousEpoch(Epoch):
 
         Raises:
           StopIteration: the data has ended.
-          RuntimeError: fewer workers are left than an update needs, and do not return; or one was
-            lost, and the others wait for its tensors.
+          RuntimeError: fewer workers are left than an update needs, and do not return; or one has
+            returned, but its step cannot be repeated.
         """
         self._functions = self._functions_of(fn, self._shards.iterator_spec)
         if not self._epoch:
@@ -161,8 +162,11 @@ class SynchronousEpoch(Epoch):
         if thread.in_flight or thread.index in self._arrived:
             return
         reader = self._shards.readers[thread.index]
-        make = self._functions.make
-        thread.start(Request(reader, self._epoch, self._step, 1, make, self._results.put))
+        make, is_joint = self._functions.make, self._functions.is_joint
+        request = Request(
+            reader, self._epoch, self._step, 1, make, self._results.put, repeats=not is_joint
+        )
+        thread.start(request)
 
     def _complete(self) -> None:
         """Waits for enough gradients of the step in flight, and updates the weights."""
@@ -219,13 +223,8 @@ class SynchronousEpoch(Epoch):
         needed, limit = self._synchronous.replicas_to_aggregate, self._synchronous.recovery_timeout
         if len(self._threads) - len(lost) >= needed:
             return
-        names = " and ".join(f"worker:{worker}" for worker in sorted(lost))
-        if self._functions.is_joint:
-            raise RuntimeError(
-                f"{names} was lost in a step in which the workers wait for each other (job.gather, "
-                "or losses with several denominators)"
-            )
         if self._clock() - min(lost.values()) >= limit:
+            names = " and ".join(f"worker:{worker}" for worker in sorted(lost))
             raise RuntimeError(
                 f"{names} did not return within {limit:g} s (--startup_timeout), and each update "
                 f"needs the gradients of {needed} workers (--replicas_to_aggregate)"

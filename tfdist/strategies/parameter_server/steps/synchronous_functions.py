@@ -11,15 +11,13 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass, field
-from functools import partial
 from typing import Any
 
 import tensorflow as tf
 
 from tfdist.compat import keras as keras_compat
 from tfdist.compat.building import zeros
-from tfdist.data import sharding
-from tfdist.errors import UsageError, log
+from tfdist.errors import log
 from tfdist.strategies.parameter_server.steps.exchange import Exchange
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.contributions import Recorded
@@ -35,13 +33,13 @@ class Synchronous:
       replicas_to_aggregate: the number of gradients per update.
       recovery_timeout: seconds to wait for the return of a lost worker.
       recorder: records the gradients of the wrapped optimizers.
-      exchange: sums tensors over the workers of a step; None if a step does not wait for all.
+      exchange: sums tensors over the workers of a step.
       model: the model in training; None if it is unknown.
     """
 
     replicas_to_aggregate: int
     recovery_timeout: float
-    exchange: Exchange | None = None
+    exchange: Exchange
     recorder: Recorder = field(default_factory=Recorder)
     model: Any = None
 
@@ -64,8 +62,8 @@ class Functions:
       gradients: takes an iterator; returns whether there was data, bool, shape []; the logs, on the
         worker; and the contribution, a list of tensors on the ps, zeros without data.
       apply: takes the contributions of an update as one flat list.
-      is_joint: whether a worker waits for what others compute in the same step. Then one without
-        data makes its step with an empty batch.
+      is_joint: whether a worker waits for what others compute in the same step. Then those without
+        data must say so in each step.
     """
 
     def __init__(
@@ -127,10 +125,11 @@ def _gradients(
     found: list[Recorded] = []
     statistics = _assignable(synchronous.model)
     exchange = synchronous.exchange
-    queues = exchange.begin() if exchange else []
+    queues = exchange.begin()
 
     @tf.function
-    def step_on(batch: Any) -> tuple[Any, list[tf.Tensor]]:
+    def step_on(batch: Any, present: tf.Tensor) -> tuple[Any, list[tf.Tensor]]:
+        exchange.present = present
         recording = synchronous.recorder.recording(statistics)
         with recording as recorded, packed_transfers() if packs else nullcontext():
             logs = step(iter([batch]))
@@ -141,23 +140,21 @@ def _gradients(
     def gradients(iterator: Any) -> tuple[tf.Tensor, Any, list[tf.Tensor]]:
         batch = iterator.get_next_as_optional()
         with converting():
-            traced = step_on.get_concrete_function(batch.element_spec)
+            traced = step_on.get_concrete_function(
+                batch.element_spec, tf.TensorSpec([None], tf.bool)
+            )
         specs = tf.nest.flatten(traced.structured_outputs)
-
-        had_data = is_made = batch.has_value()
-        get = batch.get_value
-        if exchange is not None and queues:
-            is_made = exchange.sum(tf.cast(had_data, tf.int32)) > 0
-            get = partial(tf.cond, had_data, batch.get_value, partial(_empty, batch.element_spec))
+        had_data = batch.has_value()
+        present = exchange.who(had_data) if queues else had_data[tf.newaxis]
 
         def with_data(_: Any, *values: Any) -> list[Any]:
-            return [False, *tf.nest.flatten(traced(get()))]
+            return [False, *tf.nest.flatten(traced(batch.get_value(), present))]
 
         # A loop of one iteration at most: in a `tf.cond`, TensorFlow gives a lookup table no value.
         _, *values = tf.while_loop(
             lambda has_data, *_: has_data,
             with_data,
-            [is_made, *zeros(specs, size=0)],
+            [had_data, *zeros(specs, size=0)],
             [tf.TensorShape([]), *(spec.shape for spec in specs)],
             parallel_iterations=1,
         )
@@ -167,18 +164,6 @@ def _gradients(
     concrete = gradients.get_concrete_function(iterator_spec)
     found[-1].check()
     return concrete, found[-1], queues
-
-
-def _empty(element_spec: Any) -> Any:
-    empty = sharding.empty_batch(element_spec)
-    if empty is None:
-        raise UsageError(
-            "dataset",
-            received=f"batches of {element_spec}",
-            accepted="batches of known rank, in steps in which workers wait for each other",
-            remedy="Set their shape with tf.ensure_shape.",
-        )
-    return empty
 
 
 def _apply(strategy: Any, recorded: Recorded, contribution: Sequence[tf.Tensor], count: int) -> Any:

@@ -40,6 +40,8 @@ class Request:
       call: makes the steps; takes the iterator and returns the number of batches that it has read,
         and anything else.
       report: called in this thread with the result.
+      repeats: whether the steps are made again after a failure of the connection. Not where the
+        workers wait for each other in a step: the others have what this one had sent.
     """
 
     reader: ShardReader
@@ -48,6 +50,7 @@ class Request:
     limit: int
     call: Callable[[Any], tuple[int, Any]]
     report: Callable[[Result], None]
+    repeats: bool = True
 
 
 @dataclass(frozen=True)
@@ -151,7 +154,13 @@ class WorkerThread:
                 reader.advance(steps)
                 self.lost_since = None
                 return Result(self.index, request, steps, outcome)
-            # The failure was handled. After one of the connection alone, do not retry immediately.
+            # The failure was handled.
+            if not request.repeats:
+                raise RuntimeError(
+                    f"worker:{self.index} was lost in a step in which the workers wait for each "
+                    "other (job.gather, or losses with several denominators)"
+                )
+            # After one of the connection alone, do not retry immediately.
             time.sleep(_RETRY_SECONDS)
         self.lost_since = None  # Another process has replaced the worker in the meantime.
         return None

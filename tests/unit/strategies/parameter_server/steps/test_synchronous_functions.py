@@ -11,6 +11,7 @@ import tensorflow as tf
 from tests.support import train_steps
 from tfdist.compat import keras as keras_compat
 from tfdist.errors import UsageError
+from tfdist.strategies.parameter_server.steps.exchange import Exchange
 from tfdist.strategies.parameter_server.steps.synchronous_functions import Functions, Synchronous
 from tfdist.strategies.parameter_server.transfers.recorder import Recorder
 
@@ -40,7 +41,7 @@ def functions_of(
 
     spec = tf.data.IteratorSpec(batches(POINTS).element_spec)
     known = model if is_known else None
-    synchronous = Synchronous(2, recovery_timeout=0.0, recorder=recorder, model=known)
+    synchronous = Synchronous(2, 0.0, Exchange(2, ""), recorder=recorder, model=known)
     return Functions(tf.distribute.get_strategy(), synchronous, step, spec, packs=packs)
 
 
@@ -109,7 +110,7 @@ def test_a_step_that_needs_its_own_update_is_refused(case: str, use: str) -> Non
     with pytest.raises(UsageError, match=f"a step that {use} .* after an optimizer has updated it"):
         Functions(
             tf.distribute.get_strategy(),
-            Synchronous(2, recovery_timeout=0.0, recorder=recorder, model=model),
+            Synchronous(2, 0.0, Exchange(2, ""), recorder=recorder, model=model),
             lambda iterator: model.train_step(next(iterator)),
             spec,
             packs=True,

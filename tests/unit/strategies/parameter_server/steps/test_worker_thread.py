@@ -114,6 +114,21 @@ def test_a_lost_worker_repeats_the_steps_from_the_same_place(
     assert thread.lost_since is None
 
 
+def test_a_step_that_others_wait_for_is_not_repeated(
+    thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    """The other workers have taken what this one had sent, and would take it again."""
+    fails = iter([True, False])
+
+    def lose_once() -> None:
+        if next(fails):
+            raise LostError
+
+    thread.start(Request(reader(), 1, 0, 1, taking(1, lose_once), results.put, repeats=False))
+    error = results.get(timeout=SECONDS).error
+    assert str(error).startswith("worker:2 was lost in a step in which the workers wait for each")
+
+
 def test_all_shards_of_a_lost_worker_are_created_again(
     thread: WorkerThread, results: queue.SimpleQueue[Result]
 ) -> None:
