@@ -17,6 +17,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from tfdist.coordination import socket_owner
 from tfdist.coordination.socket_owner import is_of_another_user
 from tfdist.coordination.stores import rendezvous_server
 from tfdist.coordination.stores.kv_store import RendezvousStore
@@ -162,6 +163,14 @@ def test_nothing_is_unpickled(port: int, path: str, tmp_path: Path) -> None:
     assert (tmp_path / "attacked").exists()
 
 
+@pytest.fixture(params=["asked", "listed"])
+def sockets(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whether Linux is asked for one socket, or has no such protocol and lists all of them."""
+    if request.param == "listed":
+        monkeypatch.setattr(socket_owner, "_NETLINK_SOCK_DIAG", 31)
+
+
+@pytest.mark.usefixtures("sockets")
 @pytest.mark.skipif(os.getuid() != 0, reason="only root may start a process of another user")
 def test_another_user_of_this_machine_is_not_answered(port: int) -> None:
     code = f"""
@@ -177,6 +186,7 @@ print(connection.getresponse().status)
     assert request(port, "GET", "/global/0")[0] == 404
 
 
+@pytest.mark.usefixtures("sockets")
 @pytest.mark.parametrize(
     ("listens", "connects"), [("127.0.0.1", "127.0.0.1"), ("::", "::1"), ("::", "127.0.0.1")]
 )
