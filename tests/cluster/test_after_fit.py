@@ -64,12 +64,11 @@ def test_tasks_that_train_alone_say_so(
 @pytest.mark.parametrize(
     ("strategy", "flags"),
     [
-        ("multi_worker_mirrored", ["--workers=2"]),
+        *[("multi_worker_mirrored", ["--workers=2"])] * keras_is_3(),
         ("horovod", ["--workers=2"]),
-        ("parameter_server", ["--workers=2", "--ps=1", "--sync"]),
+        *[("parameter_server", ["--workers=2", "--ps=1", "--sync"])] * keras_is_3(),
         ("in_graph", ["--workers=2", "--stages=2"]),
-        ("mirrored", ["--num_cpu_devices=2", "--accumulate_steps=2"]),
-        *[("one_device", [])] * keras_is_3(),
+        *[("mirrored", ["--num_cpu_devices=2", "--accumulate_steps=2"])] * (not keras_is_3()),
     ],
 )
 def test_the_chief_predicts_evaluates_and_saves_alone(

@@ -42,6 +42,7 @@ def train(path: Path, output: str, epochs: int, *arguments: str) -> dict[str, np
     return dict(np.load(result))
 
 
+@pytest.mark.stacks("newest")
 def test_a_training_on_one_to_three_ps_is_that_of_one_process(tmp_path: Path) -> None:
     expected = train(tmp_path, "one", 4, PROGRAM)
     for epochs, ps, partition in ((1, 1, ""), (2, 2, "--partition_bytes=128"), (3, 3, "")):
@@ -53,6 +54,7 @@ def test_a_training_on_one_to_three_ps_is_that_of_one_process(tmp_path: Path) ->
         np.testing.assert_allclose(found[name], values, atol=2e-6, err_msg=name)
 
 
+@pytest.mark.stacks("2.15")
 def test_a_table_that_is_too_small_evicts_the_same_ids_after_a_restart(tmp_path: Path) -> None:
     flags = [PROGRAM, "--capacity=16", "--save_steps=2"]
     expected = train(tmp_path, "at_once", 4, *flags)
@@ -111,7 +113,7 @@ STRATEGIES = {
 IN_A_STACK = [
     pytest.param("one_device", marks=pytest.mark.stacks("2.15")),
     pytest.param("multi_worker_mirrored", marks=pytest.mark.stacks("newest")),
-    "parameter_server",
+    pytest.param("parameter_server", marks=pytest.mark.stacks("2.15")),
 ]
 
 

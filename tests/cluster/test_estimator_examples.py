@@ -102,7 +102,6 @@ def test_the_platforms_command_works_in_both_spellings(tmp_path: Path, digits: P
         ),
         (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=1"]),
         (["--ps=1", "--workers=2"], "mnist_replica.py", ["--issync=0", "--train-steps=800"]),
-        ([], "mnist_replica.py", []),
     ],
 )
 def test_the_mnist_examples_learn_digits(

@@ -32,26 +32,6 @@ from tfdist.tools.launch.local import hold_ports
 pytestmark = [pytest.mark.stacks("2.15"), pytest.mark.timeout(150)]
 
 
-def test_the_platforms_layout_with_only_tf_config(tmp_path: Path) -> None:
-    """Two hosts, each with a ps and a worker or the master; TF_CONFIG has the older dialect."""
-    with hold_ports(4) as ports:
-        cluster = cluster_of(ports, chief=1, workers=1, ps=2)
-        arguments = [
-            *directories(tmp_path),
-            "--sync",
-            "--max_steps=60",
-            "--step_seconds=0.02",
-        ]
-        ended = run_by_hand(
-            tmp_path / "logs", by_hand(cluster, arguments, master=True), deadline=90
-        )
-    check_exits(tmp_path, ended)
-    assert "final" in ended["chief:0"].output, "the master should evaluate"
-    steps = [line["global_step"] for line in evaluations(tmp_path)]
-    assert len(steps) > 1, "the master should also evaluate after checkpoints"
-    assert steps[-1] >= 60
-
-
 @pytest.mark.parametrize(
     ("flags", "arguments"),
     [

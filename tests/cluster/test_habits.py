@@ -28,7 +28,8 @@ STRATEGIES = {
     "central_storage": ["--num_cpu_devices=2"],
 }
 if not keras_is_3():
-    del STRATEGIES["mirrored"]  # Its Keras 2 takes the steps of multi_worker_mirrored.
+    # Its Keras 2 takes the steps of multi_worker_mirrored.
+    del STRATEGIES["mirrored"], STRATEGIES["central_storage"]
 # Strategies that differ from another one only in the variables, or that are compared with nothing:
 # what sees their variables, callbacks and batches.
 SOME = {
@@ -65,6 +66,21 @@ SOME = {
 # An export takes a third of the time of a case. The others export as one process does.
 _TABLES = "files,words,features,dynamic,synchronized"
 EXPORTS = {"one_device": "files", "multi_worker_mirrored": _TABLES, "in_graph": _TABLES}
+if not keras_is_3():
+    # multi_worker_mirrored trains all of them, and Keras 3 does under each of these strategies.
+    SOME["parameter_server"] = ("dynamic", "files", "evaluation", "sparse")
+    SOME["parameter_server --sync"] = (
+        *("dynamic", "features", "ranking", "early_stopping", "files", "evaluation"),
+        *("ragged", "float16", "two_phases", "loaded"),
+    )
+    SOME["horovod"] = (
+        *("dynamic", "features", "ranking", "early_stopping", "files", "evaluation"),
+        *("sparse", "float16", "synchronized", "two_phases"),
+    )
+    SOME["in_graph"] = (
+        *("dynamic", "features", "ranking", "files", "evaluation", "classes"),
+        *("several_inputs_and_outputs", "add_loss"),
+    )
 #: The cases that a strategy refuses, with what the refusal says.
 _OF_PARAMETER_SERVERS = {} if keras_is_3() else {"float16": "is not supported"}
 _OF_CENTRAL_STORAGE = (

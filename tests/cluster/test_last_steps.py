@@ -19,7 +19,7 @@ pytestmark = [
 PROGRAM = str(Path(__file__).parents[1] / "support" / "last_steps.py")
 SERVERS = ["--ps=2", "--chief", "--workers=2", "--sync"]
 # By strategy and its replicas: its flags, those of the program, and the examples of a global batch.
-# A full batch and one example, or each number up to three global batches and one example.
+# A full batch and one example, or each number up to two global batches and one example.
 STRATEGIES = {
     "mirrored 4": (
         ["--num_cpu_devices=4"],

@@ -27,7 +27,6 @@ CPP = re.compile(
 )
 # Whether its processes are copies of one, which is faster but does not show what the import prints.
 JOBS = {
-    "one_device": (False, ["--strategy=one_device"]),
     "horovod": (False, ["--strategy=horovod", "--workers=2", "--start_method=spawn"]),
     "parameter_server": (True, ["--ps=1", "--workers=1", "--chief"]),
 }

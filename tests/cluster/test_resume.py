@@ -23,7 +23,7 @@ pytestmark = [
     pytest.mark.stacks(
         "2.15",
         "newest",
-        horovod=("2.15", "newest"),
+        horovod=("newest",),
     ),
     pytest.mark.timeout(240),
 ]
@@ -32,7 +32,9 @@ pytestmark = [
 @pytest.mark.parametrize(
     "launcher",
     [
-        "--strategy=parameter_server --ps=2 --workers=2",
+        pytest.param(
+            "--strategy=parameter_server --ps=2 --workers=2", marks=pytest.mark.stacks("2.15")
+        ),
         "--strategy=horovod --workers=2",
     ],
 )
@@ -66,6 +68,7 @@ def test_a_failed_job_resumes_and_a_complete_one_does_not_train(
         assert task["evaluated_loss"] == pytest.approx(float(before[name]["evaluated_loss"]))
 
 
+@pytest.mark.stacks("newest")
 def test_a_second_fit_waits_for_the_checkpoint_of_the_chief(tmp_path: Path) -> None:
     program = str(ROOT / "tests" / "support" / "fits_program.py")
     output = tmp_path / "output"
@@ -76,7 +79,13 @@ def test_a_second_fit_waits_for_the_checkpoint_of_the_chief(tmp_path: Path) -> N
     assert epochs_logged(output) == [1, 2, 3]
 
 
-@pytest.mark.parametrize("flags", [[], ["--sync"]])
+@pytest.mark.parametrize(
+    "flags",
+    [
+        pytest.param([], marks=pytest.mark.stacks("newest")),
+        pytest.param(["--sync"], marks=pytest.mark.stacks("2.15")),
+    ],
+)
 def test_a_job_with_a_number_of_steps_resumes_within_a_later_epoch(
     tmp_path: Path, flags: list[str]
 ) -> None:

@@ -34,7 +34,10 @@ PROGRAM = str(ROOT / "tests" / "support" / "short_steps_program.py")
 STEPS = 400
 
 
-@pytest.mark.parametrize("strategy", ["multi_worker_mirrored", "horovod"])
+@pytest.mark.parametrize(
+    "strategy",
+    [pytest.param("multi_worker_mirrored", marks=pytest.mark.stacks("newest")), "horovod"],
+)
 def test_executions_of_several_steps_are_those_of_one(strategy: str, tmp_path: Path) -> None:
     single, several = tmp_path / "single", tmp_path / "several"
     job = [f"--strategy={strategy}", "--workers=2", PROGRAM]

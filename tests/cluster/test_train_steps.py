@@ -24,9 +24,9 @@ STRATEGIES = {
     "horovod": ["--workers=2"],
     "parameter_server": ["--ps=1", "--chief", "--workers=2", "--sync"],
 }
-if keras_is_3():
-    # mirrored differs from multi_worker_mirrored only in TensorFlow.
-    STRATEGIES["central_storage"] = ["--num_cpu_devices=2"]
+if not keras_is_3():
+    # What they do differently does not depend on Keras.
+    del STRATEGIES["in_graph"], STRATEGIES["parameter_server"]
 #: The cases that synchronous parameter servers refuse, with what the refusal says.
 NEEDS_ITS_UPDATE = {
     "in_turn": "a step that reads",

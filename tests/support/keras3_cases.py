@@ -25,7 +25,6 @@ class Case:
       sample_weights: whether the dataset has sample weights.
       repeats: whether the dataset repeats forever.
       arrays: whether `fit` gets NumPy arrays instead of a dataset.
-      class_weight: the `class_weight` of `fit`.
       loss_scale: the initial scale of a LossScaleOptimizer, which doubles it every other step.
       scalar_loss: whether the loss function returns the mean over the batch.
       overflows: whether the scaled gradients of one example overflow float32.
@@ -42,7 +41,6 @@ class Case:
     sample_weights: bool = False
     repeats: bool = False
     arrays: bool = False
-    class_weight: tuple[float, ...] = ()
     loss_scale: float | None = None
     overflows: bool = False
     scalar_loss: bool = False
@@ -52,16 +50,13 @@ class Case:
 _MOMENTUM = (("momentum", 0.9),)
 CASES = {
     "momentum": Case(options=_MOMENTUM, evaluates=True),
-    "adam": Case("Adam"),
     "embeds": Case(embeds=True),
     "embeds_clipnorm": Case(options=(*_MOMENTUM, ("clipnorm", 0.1)), embeds=True),
     "adam_global_clipnorm": Case("Adam", (("global_clipnorm", 0.1),)),
     "warms_up": Case(options=_MOMENTUM, warms_up=True),
     "named_inputs": Case(named_inputs=True, evaluates=True),
-    "sample_weights": Case(sample_weights=True),
     "repeats": Case(repeats=True),
     "arrays": Case(arrays=True, evaluates=True),
-    "class_weight": Case(arrays=True, class_weight=(0.5, 1.0, 2.0)),
     "scalar_loss": Case(scalar_loss=True),
     "loss_scale": Case(options=_MOMENTUM, loss_scale=2.0**15),
     "loss_scale_overflows": Case(

@@ -123,8 +123,6 @@ def train(job: tfdist.Job, name: str) -> dict[str, Any]:
         options = {"x": job.dataset(train_input)}
     if case.evaluates:
         options["validation_data"] = job.eval_dataset(eval_input)
-    if case.class_weight:
-        options["class_weight"] = dict(enumerate(case.class_weight))
     losses = Losses()
     history = model.fit(
         **options,
