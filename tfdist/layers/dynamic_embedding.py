@@ -10,6 +10,7 @@ that have not been met for the longest time lose theirs.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, nullcontext
 from itertools import accumulate
@@ -171,8 +172,11 @@ class DynamicEmbedding(tf.keras.layers.Layer):
 
     def _check_replicas(self) -> None:
         (ids,) = keras_compat.as_tensorflow([self.ids])
-        replicas = tf.distribute.get_strategy().num_replicas_in_sync
-        if self.gather is None and hasattr(ids, "values") and replicas > 1:
+        horovod = sys.modules.get("horovod.tensorflow")  # It may have no strategy of TensorFlow.
+        replicas = horovod.size() if horovod is not None and horovod.is_initialized() else 1
+        if hasattr(ids, "values"):
+            replicas = tf.distribute.get_strategy().num_replicas_in_sync
+        if self.gather is None and replicas > 1:
             raise UsageError(
                 f"the layer {self.name}",
                 received=f"a train step of {replicas} replicas that do not know each other's ids",

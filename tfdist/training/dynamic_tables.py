@@ -50,7 +50,7 @@ def distribute(
         remedy = "Leave it out, or export the whole model with --export_steps."
         refuse(given, "with a model that has a DynamicEmbedding", remedy)
     names = [table.name for table in tables]
-    topology = strategy.topology
+    topology, optimizers = strategy.topology, _optimizers_of(model)
     is_copied = topology.num_replicas > 1 and not is_shared
     for table in tables:
         if names.count(table.name) > 1:
@@ -63,6 +63,10 @@ def distribute(
         received = ""
         if getattr(model, "jit_compile", False):
             received = "a DynamicEmbedding with jit_compile"
+        elif any(getattr(each, "use_ema", False) for each in optimizers):
+            received = "a DynamicEmbedding with an optimizer that has use_ema"
+        elif any(type(each).__name__ == "Adafactor" for each in optimizers):
+            received = "a DynamicEmbedding with Adafactor"
         elif topology.joins_batches:
             received = f"a DynamicEmbedding under {strategy.name}"
         elif is_copied and topology.averages_weights:
@@ -73,9 +77,10 @@ def distribute(
             raise UsageError(
                 f"the layer {table.name}",
                 received=received,
-                accepted="one without XLA, where each step of a replica can have the ids of all",
-                remedy="Choose parameter_server, or multi_worker_mirrored or horovod without these "
-                "flags.",
+                accepted="one without XLA, with an optimizer that knows nothing of rows without an "
+                "id, where each step of a replica can have the ids of all",
+                remedy="Leave it out, or choose parameter_server, multi_worker_mirrored or horovod "
+                "without these flags.",
             )
         table.gather = partial(of_all_replicas, strategy) if is_copied else None
 
@@ -86,9 +91,13 @@ def evict(model: Any, steps: int) -> dict[str, np.ndarray]:
     Returns:
       The ids that had these rows, by table.
     """
+    optimizers = _optimizers_of(model)
+    return {table.name: table.evict(optimizers, steps) for table in of_model(model)}
+
+
+def _optimizers_of(model: Any) -> list[Any]:
     optimizers = keras_compat.optimizers_of(model)
-    inner = [each for own in optimizers for each in keras_compat.inner_optimizers(own)]
-    return {table.name: table.evict(inner, steps) for table in of_model(model)}
+    return [each for own in optimizers for each in keras_compat.inner_optimizers(own)]
 
 
 def describe(model: Any) -> list[str]:

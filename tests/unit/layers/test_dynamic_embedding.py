@@ -275,3 +275,20 @@ def test_a_layer_that_is_not_trained_admits_nothing() -> None:
 def test_wrong_arguments_are_named(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         DynamicEmbedding(4, **{"capacity": 10, **arguments})
+
+
+@pytest.mark.horovod
+def test_ranks_in_a_loop_of_their_own_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    import horovod.tensorflow as hvd
+
+    table = DynamicEmbedding(2, 4, name="users")
+    met(table, [1])
+    monkeypatch.setattr(hvd, "is_initialized", lambda: True)
+    monkeypatch.setattr(hvd, "size", lambda: 2)
+    table(tf.constant([1]))
+    # Keras 2 makes its own error of it.
+    with pytest.raises((UsageError, RuntimeError), match="a train step of 2 replicas that do not"):
+        met(table, [1])
+    table.gather = lambda ids: ids
+    met(table, [2])
+    assert ids_of(table) == {1, 2}

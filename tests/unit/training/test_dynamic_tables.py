@@ -44,7 +44,7 @@ def test_only_replicas_with_copies_gather_ids() -> None:
         )
 
 
-def test_two_tables_need_two_names_and_no_table_is_compiled_by_xla() -> None:
+def test_two_tables_need_two_names_and_no_table_is_compiled_or_averaged() -> None:
     """Deltas, metrics and the states of optimizers are found by the name."""
     tables = [DynamicEmbedding(4, 10, name="users") for _ in range(2)]
     inputs = tf.keras.Input([1], dtype="int64")
@@ -56,6 +56,14 @@ def test_two_tables_need_two_names_and_no_table_is_compiled_by_xla() -> None:
     model.compile("sgd", "mse", jit_compile=True)
     with pytest.raises(UsageError, match="received 'a DynamicEmbedding with jit_compile'"):
         dynamic_tables.distribute(model, strategy(), is_shared=False, is_loop=False, given={})
+    optimizers = tf.keras.optimizers
+    for optimizer, known in (
+        (optimizers.SGD(use_ema=True), "an optimizer that has use_ema"),
+        (optimizers.Adafactor(), "Adafactor"),
+    ):
+        model.compile(optimizer, "mse")
+        with pytest.raises(UsageError, match=f"received 'a DynamicEmbedding with {known}'"):
+            dynamic_tables.distribute(model, strategy(), is_shared=False, is_loop=False, given={})
 
 
 def test_a_table_that_no_step_trains_is_told_once(capfd: pytest.CaptureFixture[str]) -> None:
