@@ -8,12 +8,16 @@ from tfdist.config.options import Options, option
 from tfdist.errors import UsageError, refuse
 
 #: How a task gets the cluster: in TF_CONFIG, in its older dialect, as flags of the script, or in
-#: the variables of `horovodrun`.
+#: the variables of `horovodrun`, of `keras.distribution.initialize`, or of `torch.distributed`.
 TF_CONFIG = "tf_config"
 OLDER = "master"
 FLAGS = "flags"
 HOROVODRUN = "horovodrun"
-CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS, HOROVODRUN)
+KERAS = "keras"
+TORCH = "torch"
+#: Those of libraries other than TensorFlow, which number the training tasks of all machines.
+RANKED = (KERAS, TORCH)
+CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS, HOROVODRUN, *RANKED)
 
 #: What is accepted where the job is not on this machine alone.
 NOT_ISOLATED = "only without --isolate, which is for a job on this machine alone (docs/security.md)"
@@ -120,7 +124,8 @@ class LaunchOptions(ElasticOptions, HostsOptions):
         "TF_CONFIG; master: the same in its older dialect, with the chief as master; flags: from "
         "--job_name, --task_index, --ps_hosts and --worker_hosts after ARGS, as scripts for "
         "TensorFlow 1 do; horovodrun: from the variables of horovodrun, for scripts that call "
-        "hvd.init themselves. On one machine, --strategy=horovod sets them",
+        "hvd.init themselves (on one machine, --strategy=horovod sets them); keras: from those of "
+        "keras.distribution.initialize, for Keras on JAX; torch: from those of torch.distributed",
         choices=CLUSTER_AS,
     )
     grace_period: float = option(

@@ -20,9 +20,10 @@ from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterFlags
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.task_types import EVALUATOR, TaskType
+from tfdist.config.launch_options import RANKED, TF_CONFIG
 from tfdist.config.options import Options
 from tfdist.config.strategies import table
-from tfdist.errors import EXIT_OK, refuse
+from tfdist.errors import EXIT_OK, UsageError, refuse
 from tfdist.tools.commands.arguments import (
     Commands,
     add_options,
@@ -129,7 +130,8 @@ def _add_hosts(engines: Commands) -> None:
         choices=by_hand.CLUSTER_AS,
         default="tf_config",
         help="tf_config (the default): TF_CONFIG; master: its older dialect, which calls the "
-        "chief `master`; flags: arguments for the script",
+        "chief `master`; flags: arguments for the script; keras, torch: the variables of "
+        "keras.distribution.initialize or of torch.distributed",
     )
     script_arguments(parser, required=False)
     parser.set_defaults(run=_render_hosts)
@@ -147,6 +149,7 @@ def _beside() -> dict[str, TaskType]:
 
 def _render(engine: _Engine, arguments: argparse.Namespace) -> int:
     counts = read_numbers(arguments, _numbered(), workers=1)
+    own = read_options(arguments, RenderedJob.defined())
     spec = JobSpec(
         python="python",
         script=arguments.script,
@@ -154,10 +157,11 @@ def _render(engine: _Engine, arguments: argparse.Namespace) -> int:
         module=arguments.module,
         strategy=arguments.strategy,
         counts=counts.with_chief(),
+        cluster_as=own.get("cluster_as", TF_CONFIG),
     )
     stem = os.path.splitext(os.path.basename(arguments.script))[0]
     name = arguments.name or re.sub(r"[^a-z0-9]+", "-", stem.lower()).strip("-") or "job"
-    job = RenderedJob(spec=spec, name=name, **read_options(arguments, RenderedJob.defined()))
+    job = RenderedJob(spec=spec, name=name, **own)
     options = engine.options(**read_options(arguments, engine.options.defined()))
     made = engine.make(job, options)
     print(made if isinstance(made, str) else json.dumps(made, indent=2))
@@ -173,6 +177,10 @@ def _render_hosts(arguments: argparse.Namespace) -> int:
         accepted = "host:port of each worker, separated by commas"
         refuse({"worker_hosts": arguments.worker_hosts}, accepted, "Name the machines to train on.")
     beside = read_numbers(arguments, _beside()).tasks()
+    if arguments.cluster_as in RANKED and (beside or cluster.training_tasks != cluster.tasks()):
+        raise UsageError.choice(
+            "--cluster_as", f"{arguments.cluster_as} with {cluster}", by_hand.OF_TENSORFLOW
+        )
     script = [*["-m"] * arguments.module, arguments.script, *arguments.args]
     words = ["python", *script] if arguments.script else []
     print(*by_hand.lines(cluster, beside, words, arguments.cluster_as), sep="\n")

@@ -18,6 +18,7 @@ from tfdist.cluster.environments.tf_config import from_tf_config
 from tfdist.config.flags import AUTO
 from tfdist.config.launch_options import (
     NOT_ISOLATED,
+    RANKED,
     ElasticOptions,
     HostsOptions,
     LaunchOptions,
@@ -210,15 +211,17 @@ def _dry_run(tasks: Sequence[TaskSpec], job: ScriptSpec, cluster: Cluster) -> in
     for task in tasks:
         print(f"[{task.name}] {task.shell()}", flush=True)
     chief = next((task for task in tasks if task.name == str(cluster.chief_task)), None)
-    if not job.row.describes_model or chief is None:
+    if not job.row.describes_model or chief is None or job.cluster_as in RANKED:
         return EXIT_OK
     environ = {**chief.environ(os.environ), runtime.DRY_RUN_VARIABLE: "1"}
     return subprocess.run(chief.command, env=environ).returncode
 
 
 def _preload(options: LaunchOptions, strategy: str) -> tuple[str, ...]:
-    """The modules that all tasks of a strategy, or of `auto`, import; none if tasks are spawned."""
-    if (options.start_method or ("spawn" if gpus.exist() else "fork")) == "spawn":
+    """The modules that all tasks of a strategy, or of `auto`, import; none if tasks are spawned, or
+    without TensorFlow."""
+    method = options.start_method or ("spawn" if gpus.exist() else "fork")
+    if method == "spawn" or options.cluster_as in RANKED:
         return ()
     row = table.rows().get(strategy)
     own = (row.strategy.partition(":")[0],) if row else ()

@@ -16,7 +16,7 @@ from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.task_counts import TaskCounts
 from tfdist.cluster.task_types import WORKER
 from tfdist.config.flags import AUTO, JobFlags
-from tfdist.config.launch_options import FLAGS, HOROVODRUN, OLDER, TF_CONFIG
+from tfdist.config.launch_options import FLAGS, HOROVODRUN, OLDER, RANKED, TF_CONFIG
 from tfdist.config.strategies import table
 from tfdist.errors import UsageError, refuse
 from tfdist.tools.launch.rendezvous import HOST, Rendezvous
@@ -85,7 +85,9 @@ def task_specs(
         environ=environ,
         computing=job.row.compute_tasks(cluster),
         cores=cores,
-        reads_cluster=job.row.reads_cluster or job.counts.in_cluster > job.counts.training,
+        reads_cluster=job.row.reads_cluster
+        or job.counts.in_cluster > job.counts.training
+        or job.cluster_as in RANKED,
         rendezvous=job.rendezvous(ports),
         is_whole_job=True,
     )
@@ -112,6 +114,8 @@ def check_job(job: ScriptSpec, cluster: Cluster, source: str) -> None:
         accepted += [OLDER, FLAGS] if cluster.chief else [FLAGS]
     if row.rendezvous:
         accepted += [HOROVODRUN]
+    if cluster.training_tasks == cluster.tasks():
+        accepted += RANKED
     if job.cluster_as not in accepted:
         received = f"{job.cluster_as} with --strategy={row.name} and {cluster}"
         raise UsageError.choice("--cluster_as", received, accepted)

@@ -19,7 +19,7 @@ from tfdist.cluster import Cluster, Task, environments, host_and_port, task_type
 from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.task_types import WORKER, TaskType
 from tfdist.config.flags import FLAGS_VARIABLE
-from tfdist.config.launch_options import FLAGS, HOROVODRUN, OLDER, TF_CONFIG
+from tfdist.config.launch_options import FLAGS, HOROVODRUN, KERAS, OLDER, RANKED, TF_CONFIG
 from tfdist.config.strategies import table
 from tfdist.coordination.shutdown import RESTARTABLE_VARIABLE
 from tfdist.coordination.stores import horovod_rendezvous
@@ -29,6 +29,20 @@ from tfdist.process.cores import ALL_CORES, CORES_VARIABLE
 from tfdist.tools.launch import run_script
 from tfdist.tools.launch.rendezvous import HOST, Rendezvous
 
+# The addresses of all processes, their number, and the number of this one: the sources of Keras,
+# `keras.distribution.initialize`.
+_KERAS_VARIABLES = (
+    "KERAS_DISTRIBUTION_JOB_ADDRESSES",
+    "KERAS_DISTRIBUTION_NUM_PROCESSES",
+    "KERAS_DISTRIBUTION_PROCESS_ID",
+)
+# The address of the first process; the number of all, and of this one; the same on this machine:
+# https://docs.pytorch.org/docs/stable/elastic/run.html#environment-variables
+_TORCH_VARIABLES = (
+    *("MASTER_ADDR", "MASTER_PORT", "WORLD_SIZE", "RANK"),
+    *("LOCAL_WORLD_SIZE", "LOCAL_RANK"),
+)
+
 #: Variables that place a process in a job; a task must not inherit those of another job.
 PLACE_VARIABLES = (
     "TF_CONFIG",
@@ -37,6 +51,8 @@ PLACE_VARIABLES = (
     table.STRATEGY_VARIABLE,
     FLAGS_VARIABLE,
     *horovod_rendezvous.environment_of([HOST], 0, HOST, 0),
+    *_KERAS_VARIABLES,
+    *_TORCH_VARIABLES,
     *environments.marks(),
 )
 
@@ -262,7 +278,24 @@ def cluster_for(cluster: Cluster, task: Task, cluster_as: str) -> tuple[dict[str
     """The variables and the flags that tell a task the cluster, in a form of `CLUSTER_AS`."""
     if cluster_as == FLAGS:
         return {}, cluster.flags(task)
+    if cluster_as in RANKED:
+        return _ranked(cluster, task, cluster_as), []
     return {"TF_CONFIG": cluster.tf_config(task, older=cluster_as == OLDER)}, []
+
+
+def _ranked(cluster: Cluster, task: Task, cluster_as: str) -> dict[str, str]:
+    """The variables of libraries that number the training tasks."""
+    tasks = cluster.training_tasks
+    if task not in tasks:
+        return {}
+    addresses = [cluster.address(each) for each in tasks]
+    rank, hosts = tasks.index(task), [host_and_port(each)[0] for each in addresses]
+    if cluster_as == KERAS:
+        values = ",".join(addresses), str(len(tasks)), str(rank)
+        return dict(zip(_KERAS_VARIABLES, values, strict=True))
+    own = [number for number, host in enumerate(hosts) if host == hosts[rank]]
+    numbers = (host_and_port(addresses[0])[1], len(tasks), rank, len(own), own.index(rank))
+    return dict(zip(_TORCH_VARIABLES, (hosts[0], *map(str, numbers)), strict=True))
 
 
 def _cores(job: ScriptSpec, task: Task, place: Place) -> dict[str, str]:

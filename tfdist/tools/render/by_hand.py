@@ -10,12 +10,13 @@ import shlex
 from collections.abc import Iterator, Sequence
 
 from tfdist.cluster import Cluster, Task
-from tfdist.config.launch_options import FLAGS, OLDER, TF_CONFIG
+from tfdist.config.launch_options import FLAGS, OLDER, RANKED, TF_CONFIG
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token
 from tfdist.tools.launch.task_plan import cluster_for
 
 #: What a task can get its place from.
-CLUSTER_AS = (TF_CONFIG, OLDER, FLAGS)
+OF_TENSORFLOW = (TF_CONFIG, OLDER, FLAGS)
+CLUSTER_AS = (*OF_TENSORFLOW, *RANKED)
 
 
 def lines(

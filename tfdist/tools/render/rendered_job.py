@@ -6,6 +6,7 @@ import re
 from dataclasses import dataclass
 
 from tfdist.cluster import task_types
+from tfdist.config.launch_options import CLUSTER_AS
 from tfdist.config.options import Options, option
 from tfdist.coordination.seal import TOKEN_VARIABLE
 from tfdist.errors import refuse
@@ -41,6 +42,11 @@ class RenderedJob(Options):
         60, "seconds that the tasks have to save before they are ended", least=0
     )
     foreign: bool = option(False, "SCRIPT does not use tfdist: start it with tfdist exec")
+    cluster_as: str | None = option(
+        None,
+        "as --foreign, and how SCRIPT learns the cluster and its task; see tfdist run --help",
+        choices=CLUSTER_AS,
+    )
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -66,7 +72,8 @@ class RenderedJob(Options):
         options = [f"--strategy={spec.strategy}"]
         for flag, count in spec.counts.rank_flags().items() if by_rank else ():
             options.append(f"--{flag}" if flag in task_types.rows() else f"--{flag}={count}")
-        if self.foreign:
+        if self.foreign or self.cluster_as:
+            options += [f"--cluster_as={self.cluster_as}"] if self.cluster_as else []
             return spec.command(executes=options)
         # The engine's machines may have tfdist in another place.
         module = ["-m"] * spec.module

@@ -226,6 +226,16 @@ def test_render_prints_the_flags_of_each_task(capsys: pytest.CaptureFixture[str]
     ]
 
 
+def test_render_prints_the_variables_of_other_libraries(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["render", "hosts", "--worker_hosts=a:1,b:2", "--cluster_as=torch"]) == 0
+    _, line = capsys.readouterr().out.splitlines()
+    expected = "[worker:1] export MASTER_ADDR=a MASTER_PORT=1 WORLD_SIZE=2 RANK=1 "
+    assert line == f"{expected}LOCAL_WORLD_SIZE=1 LOCAL_RANK=0"
+    with pytest.raises(SystemExit):
+        cli.main(["render", "hosts", *HOSTS, "--cluster_as=keras"])
+    assert "--cluster_as: received 'keras with" in capsys.readouterr().err
+
+
 def test_render_prints_the_command_of_each_task(capsys: pytest.CaptureFixture[str]) -> None:
     hosts = ["--chief_hosts=a:1", "--worker_hosts=b:1", "--ps_hosts=a:2,b:2"]
     options = [*hosts, "--evaluator", "--cluster_as=master"]

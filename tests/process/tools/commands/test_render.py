@@ -49,6 +49,13 @@ def test_a_shell_reads_the_batch_script(
             "--strategy=horovod train.py -x",
         ),
         (
+            ["mpirun", "--workers=2", "--cluster_as=torch"],
+            f"{EXPORT_TOKEN}\n"
+            "mpirun -np 2 -x TFDIST_JOB_TOKEN --bind-to none --map-by slot --oversubscribe "
+            "python -m tfdist exec "
+            "--strategy=multi_worker_mirrored --cluster_as=torch train.py -x",
+        ),
+        (
             ["horovodrun", "--strategy=horovod", "--workers=2"],
             "horovodrun --gloo -np 2 -H localhost:2 python train.py -x --strategy=horovod",
         ),

@@ -13,10 +13,12 @@ import pytest
 
 from tests.support.job_specs import job_spec as spec
 from tests.support.processes import ROOT
+from tfdist.cluster import Cluster, Task
 from tfdist.errors import UsageError
 from tfdist.process import setup
 from tfdist.tools.launch.job_spec import JobSpec, TaskSpec, task_specs
 from tfdist.tools.launch.output import LINE_BYTES, PROGRESS_SECONDS, LineReader, prefix
+from tfdist.tools.launch.task_plan import cluster_for
 
 pytestmark = pytest.mark.stacks("newest", horovod=("2.15",))
 
@@ -89,6 +91,7 @@ def test_auto_follows_the_numbers_of_tasks(given: dict[str, Any], strategy: str)
         ("--cluster_as", {"strategy": "mirrored", "evaluator": True, "cluster_as": "flags"}),
         ("--cluster_as", {"strategy": "horovod", "workers": 2, "cluster_as": "flags"}),
         ("--cluster_as", {"workers": 2, "cluster_as": "horovodrun"}),
+        ("--cluster_as", {"ps": 1, "workers": 2, "cluster_as": "torch"}),
     ],
 )
 def test_tasks_that_a_strategy_has_no_use_for_are_refused(
@@ -158,6 +161,34 @@ def test_the_older_dialect_of_tf_config_calls_the_chief_master() -> None:
     assert all({*config["cluster"]} == {"master", "ps", "worker"} for config in configs.values())
     assert configs["chief:0"]["task"] == {"type": "master", "index": 0}
     assert configs["evaluator:0"]["task"] == {"type": "evaluator", "index": 0}
+
+
+def test_libraries_other_than_tensorflow_number_the_training_tasks() -> None:
+    environ = {"RANK": "7", "KERAS_DISTRIBUTION_PROCESS_ID": "7", "LOCAL_RANK": "7"}
+    keras, torch = (
+        planned(spec(workers=2, cluster_as=each), environ=environ)["worker:1"]
+        for each in ("keras", "torch")
+    )
+    assert keras.removed == ("RANK", "LOCAL_RANK")
+    assert {
+        "KERAS_DISTRIBUTION_JOB_ADDRESSES": "127.0.0.1:4001,127.0.0.1:4002",
+        "KERAS_DISTRIBUTION_NUM_PROCESSES": "2",
+        "KERAS_DISTRIBUTION_PROCESS_ID": "1",
+    }.items() <= keras.environment.items()
+    assert torch.removed == ("KERAS_DISTRIBUTION_PROCESS_ID",)
+    found = {
+        "MASTER_ADDR": "127.0.0.1",
+        "MASTER_PORT": "4001",
+        **{"WORLD_SIZE": "2", "RANK": "1", "LOCAL_WORLD_SIZE": "2", "LOCAL_RANK": "1"},
+    }
+    assert found.items() <= torch.environment.items()
+    assert "TF_CONFIG" not in {*keras.environment, *torch.environment}
+    # On several machines, and in a process alone.
+    cluster = Cluster(worker=["[::1]:1", "b:2", "b:3"])
+    variables, _ = cluster_for(cluster, Task("worker", 2), "torch")
+    assert [*variables.values()] == ["::1", "1", "3", "2", "2", "1"]
+    alone = planned(spec(cluster_as="torch"))["worker:0"].environment
+    assert (alone["RANK"], alone["WORLD_SIZE"]) == ("0", "1")
 
 
 def test_a_job_is_frozen() -> None:
