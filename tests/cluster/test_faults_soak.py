@@ -16,7 +16,7 @@ pytestmark = [pytest.mark.stacks(horovod=("2.15",)), pytest.mark.timeout(400)]
 @pytest.mark.horovod
 def test_horovod_jobs_with_random_faults_give_the_expected_weights(tmp_path: Path) -> None:
     soak = [sys.executable, str(ROOT / "scripts" / "benchmarks" / "soak.py"), "--strategy=horovod"]
-    soak += ["--seconds=1", "--every=5", "--epochs=3", "--fault=hang", "--fault=kill"]
+    soak += ["--seconds=1", "--every=5", "--epochs=3", "--fault=kill"]
     ended = run_by_hand(tmp_path, {"soak": (soak, {})}, deadline=360)["soak"]
     assert ended.code == 0, ended.output
     found = re.search(r"^(\d+) of (\d+) faults survived$", ended.output, re.MULTILINE)

@@ -77,10 +77,11 @@ if not keras_is_3():
         *("dynamic", "features", "ranking", "early_stopping", "files", "evaluation"),
         *("sparse", "float16", "synchronized", "two_phases"),
     )
-    SOME["in_graph"] = (
-        *("dynamic", "features", "ranking", "files", "evaluation", "classes"),
-        *("several_inputs_and_outputs", "add_loss"),
-    )
+# A half with each Keras.
+OF_KERAS_2 = {"features", "ranking", "files", "evaluation", "classes", "several_inputs_and_outputs"}
+SOME["in_graph"] = tuple(
+    case for case in habits.CASES if (case in OF_KERAS_2) != keras_is_3() or case == "dynamic"
+)
 #: The cases that a strategy refuses, with what the refusal says.
 _OF_PARAMETER_SERVERS = {} if keras_is_3() else {"float16": "is not supported"}
 _OF_CENTRAL_STORAGE = (

@@ -88,9 +88,10 @@ def test_a_stopped_process_does_not_answer(tmp_path: Path, monkeypatch: pytest.M
 
 def test_a_program_that_handles_the_signal_keeps_its_handler(tmp_path: Path) -> None:
     script = """
-    import signal, time
+    import os, signal, time
     from tfdist.process import thread_stacks
-    signal.signal(signal.SIGUSR2, lambda *_: print("handled", flush=True))
+    # Not `print`: the signal may arrive within the one below.
+    signal.signal(signal.SIGUSR2, lambda *_: os.write(1, b"handled\\n"))
     thread_stacks.answer_signal()
     print("ready", flush=True)
     while True:

@@ -68,6 +68,7 @@ def test_the_panel_has_a_row_for_each_task_and_lines_above_it(job: Path) -> None
     with run(job, "train.py", "0", columns=300) as terminal:
         terminal.wait_for("step 20", deadline=60)
         terminal.wait_for("examples/s ", deadline=60)
+        terminal.wait_for(" left", deadline=60)  # The last line is drawn.
         lines = terminal.text.splitlines()
         header = next(line for line in lines if line.startswith("task "))
         assert header.split("  ")[0] == "task"
