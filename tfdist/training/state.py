@@ -30,6 +30,7 @@ from tfdist.training import accumulation, data_checks, declarations, dynamic_tab
 from tfdist.training.training_data import TrainingData
 from tfdist.upstream import (
     keras3_repeated_rows,
+    keras3_sparse_adagrad,
     keras_denominators,
     keras_output_dtype,
     onednn_empty_batches,
@@ -182,6 +183,7 @@ class TrainingState:
         if not _is_wrapped(optimizer):
             if keras_compat.is_keras_3(optimizer):
                 keras3_repeated_rows.apply()
+                keras3_sparse_adagrad.apply()
             with self.strategy.scope():
                 wrapped = self.strategy.wrap_optimizer(optimizer)
             if wrapped is not optimizer:

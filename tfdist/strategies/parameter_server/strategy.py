@@ -223,9 +223,10 @@ def _device_of_ps(index: int) -> str:
 def _prepare_keras_3() -> None:
     from tfdist.strategies.parameter_server.steps import keras3
     from tfdist.strategies.parameter_server.variables import split_layers
-    from tfdist.upstream import replica_seeds
+    from tfdist.upstream import keras3_gathered_rows, replica_seeds
 
     keras3.apply()
+    keras3_gathered_rows.apply()
     replica_seeds.apply(number_of_worker)
     split_layers.apply()
 
