@@ -117,37 +117,27 @@ def test_the_older_dialect_with_a_master(tmp_path: Path) -> None:
     check_only_the_chief_writes(tmp_path / "output")
 
 
-def test_horovod_from_a_cluster_description(tmp_path: Path) -> None:
-    with hold_ports(2) as ports:
-        arguments = [*directories(tmp_path), "--strategy=horovod"]
-        tasks = by_tf_config(cluster_of(ports, workers=2), arguments)
-        ended = run_new_by_hand(tmp_path / "logs", tasks, deadline=150)
-    for name, task in ended.items():
-        assert task.code == 0, f"{name}: {task.output}"
-    first, second = results(tmp_path).values()
-    np.testing.assert_array_equal(first["weights"], second["weights"])
-    np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
-    check_only_the_chief_writes(tmp_path / "output")
-
-
 def test_ranks_start_in_any_order_and_synchronize_weights_and_statistics(tmp_path: Path) -> None:
     """The model has no input shape and a custom train step."""
     flags = ["--strategy=horovod", "--noinput_layer", "--batch_norm", "--validate"]
     flags.append("--own_train_step")
     with hold_ports(2) as ports:
         cluster = cluster_of(ports, workers=2)
-        tasks = by_flags(cluster, [*directories(tmp_path), *flags])
+        tasks = by_tf_config(cluster, [*directories(tmp_path), *flags])
         # Rank 0 starts when rank 1 has logged that it waits for rank 0.
         script, log = tmp_path / "late.sh", tmp_path / "logs" / "worker-1.log"
         script.write_text(
             f'until grep -q "waits for worker:0" {log}; do sleep 0.1; done; exec "$@"'
         )
-        tasks["worker:0"] = (["sh", str(script), *tasks["worker:0"][0]], {})
+        command, environment = tasks["worker:0"]
+        tasks["worker:0"] = (["sh", str(script), *command], environment)
         ended = run_by_hand(tmp_path / "logs", tasks, deadline=150)
     for name, task in ended.items():
         assert task.code == 0, f"{name}: {task.output}"
     first, second = results(tmp_path).values()
     np.testing.assert_array_equal(first["weights"], second["weights"])
+    np.testing.assert_array_equal(first["counts"] + second["counts"], 1)
+    check_only_the_chief_writes(tmp_path / "output")
     # The last validation uses the same statistics.
     assert first["val_losses"][-1] == pytest.approx(float(first["evaluated_loss"]), rel=1e-6)
 

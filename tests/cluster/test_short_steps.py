@@ -31,7 +31,7 @@ pytestmark = [
 ]
 
 PROGRAM = str(ROOT / "tests" / "support" / "short_steps_program.py")
-STEPS = 400
+STEPS = 240
 
 
 @pytest.mark.parametrize(

@@ -20,8 +20,8 @@ FLAGS = flags.FLAGS
 flags.DEFINE_string("output_dir", None, "Directory that all tasks share.", required=True)
 flags.DEFINE_string("result_dir", None, "Directory for the results.", required=True)
 flags.DEFINE_bool("single", False, "Whether a callback wants each step.")
-flags.DEFINE_integer("epochs", 2, "Epochs of 400 steps.")
-_STEPS = 400
+flags.DEFINE_integer("epochs", 2, "Epochs of 240 steps.")
+_STEPS = 240
 
 
 def build_model() -> tf.keras.Model:
