@@ -51,10 +51,17 @@ def table_of(layer: str, options: argparse.Namespace) -> tuple[Any, Any, Callabl
     """A layer, its optimizer, and what frees rows and returns the number of the others."""
     width, size = options.width, options.ids
     if layer == "tfdist":
+        from tfdist.compat import keras
         from tfdist.layers import DynamicEmbedding, row_index
 
         import tensorflow as tf  # isort: skip  (after tfdist)
 
+        if keras.is_keras_3(tf.keras.Model):
+            from tfdist.upstream import keras3_repeated_rows, keras3_sparse_adagrad
+
+            # As in a job.
+            keras3_repeated_rows.apply()
+            keras3_sparse_adagrad.apply()
         table = DynamicEmbedding(width, size)
         adagrad = tf.keras.optimizers.Adagrad(0.05)
 
