@@ -24,16 +24,17 @@ def local_path(field: str, path: str | os.PathLike[str]) -> Path:
       path: the path.
 
     Raises:
-      UsageError: it is a URL, such as `gs://bucket/run1`, or not valid UTF-8, as TensorFlow
-        requires.
+      UsageError: it is a URL, such as `gs://bucket/run1`; or not valid UTF-8, as TensorFlow
+        requires; or it has a null character.
     """
-    text = os.path.expanduser(path)
-    if _SCHEME.match(text):
+    text = os.fspath(path)
+    text = text if "\0" in text else os.path.expanduser(text)  # Which looks for a user.
+    if "\0" in text or text.encode(errors="ignore").decode() != text:
+        accepted = "a path that is valid UTF-8, as TensorFlow requires, without a null character"
+        remedy = "Choose another path, or rename the directory."
+    elif _SCHEME.match(text):
         accepted = "a path in a file system of this machine, because tfdist reads and writes no URL"
         remedy = "Mount the storage in all tasks, and give the path there."
-    elif text.encode(errors="ignore").decode() != text:
-        accepted = "a path that is valid UTF-8, as TensorFlow requires"
-        remedy = "Choose another path, or rename the directory."
     else:
         return Path(text)
     raise UsageError(field, received=text, accepted=accepted, remedy=remedy)

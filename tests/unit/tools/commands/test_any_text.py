@@ -67,6 +67,7 @@ def test_of_a_file_of_hosts(content: bytes, tmp_path_factory: pytest.TempPathFac
 
 
 @given(path=texts)
+@example("~\0")
 def test_of_the_path_of_a_file_of_hosts(path: str) -> None:
     with suppress(UsageError):
         hosts_in(path)
