@@ -20,7 +20,7 @@ from tfdist.coordination.startup.addresses import is_of_this_machine, plain
 
 _LISTS = ("/proc/net/tcp", "/proc/net/tcp6")
 # The fields of a line.
-_LOCAL, _REMOTE, _USER = 1, 2, 7
+_LOCAL, _REMOTE, _USER, _INODE = 1, 2, 7, 9
 
 # linux/netlink.h, linux/sock_diag.h and linux/inet_diag.h.
 _NETLINK_SOCK_DIAG, _SOCK_DIAG_BY_FAMILY, _NLM_F_REQUEST, _NLMSG_ERROR = 4, 20, 1, 2
@@ -39,7 +39,8 @@ def is_of_another_user(client: tuple[str, int], server: tuple[str, int]) -> bool
       server: the address and the port to which it goes, both of this process.
 
     Returns:
-      True also if the other end is closed already; False if it comes from another machine.
+      True also if the other end is closed already, because Linux then says that it is root's;
+      False if it comes from another machine.
     """
     if not is_of_this_machine(plain(client[0])):
         return False
@@ -69,10 +70,10 @@ def _asked(local: tuple[str, int], remote: tuple[str, int]) -> set[int]:
         if error == errno.ENOENT:
             return set()
         raise OSError(error, os.strerror(error))
-    *_, found, _, _, _, _, user, _ = _REPLY.unpack_from(reply, _HEADER.size)
+    *_, found, _, _, _, _, user, inode = _REPLY.unpack_from(reply, _HEADER.size)
     # A socket that listens at the port of the client is not its connection. The ports are enough:
     # the addresses of an IPv4 connection may be those of IPv6.
-    return {user} if found[:4] == ends[:4] else set()
+    return {user} if inode and found[:4] == ends[:4] else set()
 
 
 def _listed(local: tuple[str, int], remote: tuple[str, int]) -> set[int]:
@@ -85,7 +86,8 @@ def _listed(local: tuple[str, int], remote: tuple[str, int]) -> set[int]:
         except OSError:
             continue  # A kernel without IPv6 has no second list.
         for fields in map(str.split, lines):
-            if fields[_LOCAL] in locals_ and fields[_REMOTE] in remotes:
+            has_ends = fields[_LOCAL] in locals_ and fields[_REMOTE] in remotes
+            if has_ends and fields[_INODE] != "0":
                 users.add(int(fields[_USER]))
     return users
 

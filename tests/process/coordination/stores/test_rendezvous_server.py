@@ -196,10 +196,13 @@ def test_the_other_end_of_a_connection_is_found(listens: str, connects: str) -> 
     family = socket.AF_INET6 if ":" in listens else socket.AF_INET
     dual = family == socket.AF_INET6
     with socket.create_server((listens, 0), family=family, dualstack_ipv6=dual) as server:
-        with socket.create_connection((connects, server.getsockname()[1]), 10):
+        with socket.create_connection((connects, server.getsockname()[1]), 10) as client:
             accepted, address = server.accept()
             with accepted:
                 assert not is_of_another_user(address[:2], accepted.getsockname()[:2])
+                ends = address[:2], accepted.getsockname()[:2]
+                client.close()
+                assert is_of_another_user(*ends)
         # No socket has this port.
         assert is_of_another_user((connects, 1), (connects, server.getsockname()[1]))
         assert not is_of_another_user(("192.0.2.1", 1), (connects, 2))
