@@ -140,6 +140,43 @@ def test_a_script_that_calls_hvd_init_trains_on_three_hosts(hosts: Hosts, tmp_pa
         assert f"[{name}] [worker:{number}] rank {number} of 3 has trained" in printed
 
 
+MEETS = """
+import os, socket
+
+rank, size = (int(os.environ[name]) for name in ("RANK", "WORLD_SIZE"))
+place = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+local = os.environ["LOCAL_RANK"] + "/" + os.environ["LOCAL_WORLD_SIZE"]
+assert "TF_CONFIG" not in os.environ
+if rank:
+    while True:
+        try:
+            socket.create_connection(place, 1).sendall(bytes([rank]))
+            break
+        except OSError:
+            pass
+else:
+    with socket.create_server(("", place[1])) as server:
+        print("met", *sorted(server.accept()[0].recv(1)[0] for _ in range(1, size)), flush=True)
+print("place", rank, local, flush=True)
+"""
+
+
+@pytest.mark.parametrize("options", [[], pytest.param(["--tls"], marks=needs_tunnels)])
+def test_the_ranks_of_another_library_meet(
+    hosts: Hosts, tmp_path: Path, options: list[str]
+) -> None:
+    (tmp_path / "train.py").write_text(MEETS)
+    first, second, _ = hosts.names
+    launcher = hosts.start(
+        tmp_path, f"{first},{second}:2", "--cluster_as=torch", *options, "train.py"
+    )
+    printed, _ = launcher.communicate(timeout=100)
+    assert launcher.returncode == 0, printed
+    assert f"[{first}] [worker:0] met 1 2\n" in printed
+    for name, rank, local in ((first, 0, "0/1"), (second, 1, "0/2"), (second, 2, "1/2")):
+        assert f"[{name}] [worker:{rank}] place {rank} {local}\n" in printed
+
+
 def test_the_first_culprit_is_named_and_its_code_returned(hosts: Hosts, tmp_path: Path) -> None:
     # When all four have printed something.
     action = (

@@ -9,7 +9,7 @@ from __future__ import annotations
 import argparse
 import os
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from tfdist.cluster import task_types
 from tfdist.cluster.discovery import discover
@@ -99,6 +99,7 @@ def _exec(arguments: argparse.Namespace) -> int:
     )
     check_job(job, config.cluster, config.source)
     log(str(config))
+    machines = config.cluster
     if options.tls:
         try:
             config = enter(config, token)
@@ -108,7 +109,7 @@ def _exec(arguments: argparse.Namespace) -> int:
         log("this task has connections to the tasks of its job alone, over TLS (--tls)")
     if not config.cluster:
         os.execv(sys.executable, job.command())
-    place = own_place(job, config, os.environ)
+    place = replace(own_place(job, config, os.environ), machines=machines)
     task = task_plan(job, config.cluster, config.task, place)
     if place.rendezvous and not wait_for_ranks(
         place.rendezvous, config, options.startup_timeout, token

@@ -117,6 +117,8 @@ class Place:
       restarts: whether a launcher restarts each task on its own machine.
       is_whole_job: whether this launcher starts all tasks of the job.
       removes: the variables of another job, which the tasks do not inherit.
+      machines: the cluster with the addresses of the machines, if its own are in a tunnel, where
+        each task has another one.
     """
 
     environ: Mapping[str, str]
@@ -129,6 +131,7 @@ class Place:
     restarts: bool = False
     is_whole_job: bool = False
     removes: Sequence[str] = PLACE_VARIABLES
+    machines: Cluster | None = None
 
 
 @dataclass(frozen=True)
@@ -194,7 +197,7 @@ def task_plan(job: ScriptSpec, cluster: Cluster, task: Task, place: Place) -> Ta
     flags: list[str] = []
     if not place.inherits_cluster and (place.reads_cluster or not task.kind.in_cluster):
         cluster_as = job.cluster_as if executes is None else TF_CONFIG
-        environment, flags = cluster_for(cluster, task, cluster_as)
+        environment, flags = cluster_for(cluster, task, cluster_as, place.machines)
     if place.rendezvous and task.kind.trains:
         rank = cluster.training_tasks.index(task)
         environment |= place.rendezvous.environment(rank)
@@ -274,28 +277,37 @@ def own_place(
     )
 
 
-def cluster_for(cluster: Cluster, task: Task, cluster_as: str) -> tuple[dict[str, str], list[str]]:
-    """The variables and the flags that tell a task the cluster, in a form of `CLUSTER_AS`."""
+def cluster_for(
+    cluster: Cluster, task: Task, cluster_as: str, machines: Cluster | None = None
+) -> tuple[dict[str, str], list[str]]:
+    """The variables and the flags that tell a task the cluster, in a form of `CLUSTER_AS`.
+
+    Args:
+      cluster: the tasks of the job.
+      task: a task of the cluster, or one beside it.
+      cluster_as: one of `CLUSTER_AS`.
+      machines: see `Place`.
+    """
     if cluster_as == FLAGS:
         return {}, cluster.flags(task)
     if cluster_as in RANKED:
-        return _ranked(cluster, task, cluster_as), []
+        return _ranked(cluster, task, cluster_as, machines or cluster), []
     return {"TF_CONFIG": cluster.tf_config(task, older=cluster_as == OLDER)}, []
 
 
-def _ranked(cluster: Cluster, task: Task, cluster_as: str) -> dict[str, str]:
+def _ranked(cluster: Cluster, task: Task, cluster_as: str, machines: Cluster) -> dict[str, str]:
     """The variables of libraries that number the training tasks."""
     tasks = cluster.training_tasks
     if task not in tasks:
         return {}
-    addresses = [cluster.address(each) for each in tasks]
-    rank, hosts = tasks.index(task), [host_and_port(each)[0] for each in addresses]
+    addresses, rank = [cluster.address(each) for each in tasks], tasks.index(task)
     if cluster_as == KERAS:
-        values = ",".join(addresses), str(len(tasks)), str(rank)
-        return dict(zip(_KERAS_VARIABLES, values, strict=True))
+        found = ",".join(addresses), str(len(tasks)), str(rank)
+        return dict(zip(_KERAS_VARIABLES, found, strict=True))
+    hosts = [host_and_port(machines.address(each))[0] for each in tasks]
     own = [number for number, host in enumerate(hosts) if host == hosts[rank]]
-    numbers = (host_and_port(addresses[0])[1], len(tasks), rank, len(own), own.index(rank))
-    return dict(zip(_TORCH_VARIABLES, (hosts[0], *map(str, numbers)), strict=True))
+    values = (*host_and_port(addresses[0]), len(tasks), rank, len(own), own.index(rank))
+    return dict(zip(_TORCH_VARIABLES, map(str, values), strict=True))
 
 
 def _cores(job: ScriptSpec, task: Task, place: Place) -> dict[str, str]:
