@@ -67,21 +67,19 @@ SOME = {
 _TABLES = "files,words,features,dynamic,synchronized"
 EXPORTS = {"one_device": "files", "multi_worker_mirrored": _TABLES, "in_graph": _TABLES}
 if not keras_is_3():
-    # multi_worker_mirrored trains all of them, and Keras 3 does under each of these strategies.
+    # Keras 3 trains the others.
     SOME["parameter_server"] = ("dynamic", "files", "evaluation", "sparse")
-    SOME["parameter_server --sync"] = (
-        *("dynamic", "features", "ranking", "early_stopping", "files", "evaluation"),
-        *("ragged", "float16", "two_phases", "loaded"),
-    )
-    SOME["horovod"] = (
-        *("dynamic", "features", "ranking", "early_stopping", "files", "evaluation"),
-        *("sparse", "float16", "synchronized", "two_phases"),
-    )
-# A half with each Keras.
-OF_KERAS_2 = {"features", "ranking", "files", "evaluation", "classes", "several_inputs_and_outputs"}
-SOME["in_graph"] = tuple(
-    case for case in habits.CASES if (case in OF_KERAS_2) != keras_is_3() or case == "dynamic"
+# The strategies with jobs of several processes train a half with each Keras, and these with both.
+OF_BOTH = {"dynamic", "files", "evaluation"}
+OF_KERAS_2 = {
+    *("features", "ranking", "early_stopping", "several_inputs_and_outputs", "classes", "sparse"),
+    *("float16", "two_phases"),
+}
+HALF = tuple(
+    case for case in habits.CASES if case in OF_BOTH or (case in OF_KERAS_2) != keras_is_3()
 )
+for several in ("multi_worker_mirrored", "in_graph", "horovod", "parameter_server --sync"):
+    SOME[several] = HALF
 #: The cases that a strategy refuses, with what the refusal says.
 _OF_PARAMETER_SERVERS = {} if keras_is_3() else {"float16": "is not supported"}
 _OF_CENTRAL_STORAGE = (

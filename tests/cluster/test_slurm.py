@@ -197,6 +197,5 @@ def kill_rank(rank: int, number: str) -> None:
         with suppress(psutil.Error):
             if "python" in process.cmdline()[:1] and own.items() <= process.environ().items():
                 found.append(process)
-    # A child of the task has its environment.
-    (task,) = [process for process in found if process.parent() not in found]
-    task.kill()
+    # Children of the task have its environment, also when their own parents have ended.
+    min(found, key=lambda process: process.create_time()).kill()

@@ -91,7 +91,8 @@ def test_an_estimator_sends_its_loss(tmp_path: Path) -> None:
     )
     metrics, events = logs
     assert losses == {line["step"]: pytest.approx(line["loss"]) for line in metrics}
-    assert 0 < max(losses) <= 201
+    # Each asynchronous task can make a step beyond the last one.
+    assert 0 < max(losses) <= 200 + 3
     assert all(value >= 0 for value in losses.values())
     assert [(event["event"], event["step"] >= 200) for event in events] == [
         ("start", False),

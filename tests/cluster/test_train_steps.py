@@ -26,7 +26,7 @@ STRATEGIES = {
 }
 if not keras_is_3():
     # What they do differently does not depend on Keras.
-    del STRATEGIES["in_graph"], STRATEGIES["parameter_server"]
+    STRATEGIES = {"horovod": STRATEGIES["horovod"]}
 #: The cases that synchronous parameter servers refuse, with what the refusal says.
 NEEDS_ITS_UPDATE = {
     "in_turn": "a step that reads",

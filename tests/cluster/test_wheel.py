@@ -7,9 +7,13 @@ import subprocess
 import sys
 import tempfile
 from collections.abc import Iterator, Sequence
+from importlib import metadata
 from pathlib import Path
 
+import numpy as np
 import pytest
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
 
 from tests.support.pages import ROOT, readme_script
 from tfdist.tools.launch.local import hold_ports
@@ -20,6 +24,8 @@ pytestmark = [
     pytest.mark.skipif(os.geteuid() != 0, reason="becomes another user"),
 ]
 
+# Arguments: a directory, where it is mounted, and a command.
+MOUNT = 'mount --bind "$1" "$2"; shift 2; exec "$@"'
 # Arguments: the directory of Python, its closed parent, a command. Root's own Python, in a home
 # that is closed to others, becomes readable for this command alone.
 BECOME_USER = """
@@ -33,6 +39,7 @@ shift 2
 exec setpriv --reuid=65534 --regid=65534 --clear-groups "$@"
 """
 USER_ID = 65534
+PACKAGES = Path(np.__file__).parents[1]
 
 
 def run(command: Sequence[str | Path], cwd: Path, **options: object) -> str:
@@ -60,6 +67,29 @@ def directory() -> Iterator[Path]:
         yield Path(path)
 
 
+def parts_of_required(distribution: str) -> set[str]:
+    """The names in `PACKAGES` of what a distribution requires, without its own."""
+    names, found = [distribution], set[str]()
+    while names:
+        for requirement in map(Requirement, metadata.requires(names.pop()) or ()):
+            name, marker = canonicalize_name(requirement.name), requirement.marker
+            if name not in found and (marker is None or marker.evaluate({"extra": ""})):
+                found.add(name)
+                names.append(name)
+    return {
+        file.parts[0]
+        for name in found
+        for file in metadata.files(name) or ()
+        if file.parts[0] != ".."  # Programs.
+    }
+
+
+def mounting(directory: Path) -> list[str | Path]:
+    """Runs a command that sees the packages of this environment in a directory that users read."""
+    (directory / "packages").mkdir(exist_ok=True)
+    return ["unshare", "--mount", "sh", "-ec", MOUNT, "sh", PACKAGES, directory / "packages"]
+
+
 @pytest.fixture
 def installation(directory: Path) -> Path:
     """The programs of an environment with nothing but the wheel and what it requires."""
@@ -69,10 +99,14 @@ def installation(directory: Path) -> Path:
     (wheel,) = directory.glob("tfdist-*.whl")
     run([sys.executable, "-m", "venv", directory / "venv"], directory)
     python = directory / "venv" / "bin" / "python"
+    (packages,) = directory.glob("venv/lib/python*/site-packages")
+    # pip finds TensorFlow and the like, which take as long to install as all that follows.
+    for name in parts_of_required("tfdist"):
+        (packages / name).symlink_to(directory / "packages" / name)
     constraints = ROOT / "constraints" / "tf-2.21.txt"
-    # Most of TensorFlow's modules are never imported.
+    # Most of the modules are never imported.
     install = ("-I", "-m", "pip", "install", "--quiet", "--no-compile", "--constraint", constraints)
-    run([python, *install, f"{wheel}[digits]"], directory)
+    run([*mounting(directory), python, *install, f"{wheel}[digits]"], directory)
     return python.parent
 
 
@@ -85,7 +119,7 @@ def test_the_wheel_trains_for_a_user_without_rights(installation: Path, director
     python = Path(sys.base_prefix)
     closed = [str(path) for path in python.parents if not path.stat().st_mode & 0o001]
     parts = [str(python), *(closed[-1:] or [""])]
-    becoming = ["unshare", "--mount", "sh", "-ec", BECOME_USER, "sh", *parts]
+    becoming = [*mounting(directory), "unshare", "--mount", "sh", "-ec", BECOME_USER, "sh", *parts]
 
     def as_user(*command: str) -> str:
         return run([*becoming, *command], home, env=environ)
