@@ -1,4 +1,4 @@
-"""Private names of TensorFlow's coordinator that `parameter_server --sync` uses.
+"""Private names of TensorFlow's coordinator that `parameter_server` uses.
 
 A `ClusterCoordinator` has no public way to run a function on a given worker and to repeat it when
 another process has replaced the worker. A test fails when a name is gone or when there is one.
@@ -37,6 +37,17 @@ def test_a_worker_has_a_thread_that_only_takes_closures_of_the_queue() -> None:
     assert callable(context.executor_scope)
     assert callable(executor.new_executor)
     assert callable(coordinator_context.with_dispatch_context)
+
+
+def test_the_coordinator_connects_to_all_workers_together() -> None:
+    """The workaround is `Reconnection`."""
+    handler = cluster_coordinator.WorkerPreemptionHandler
+    assert set(inspect.signature(handler.__init__).parameters) == {"self", "server_def", "cluster"}
+    source = inspect.getsource(handler._preemption_handler)
+    assert "support partial cluster recovery" in source
+    assert "update_server_def(self._server_def)" in source
+    assert "with self._cluster_update_lock" in source
+    assert callable(context.context().update_server_def)
 
 
 def test_the_coordinator_cannot_choose_the_worker_of_a_function() -> None:

@@ -59,7 +59,7 @@ _REMEDIES = {
 _TRANSIENT = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.ESTALE)
 
 #: The fields of a line in a metrics log that are no metrics.
-NO_METRICS = ("epoch", "step", "global_step", "time")
+NO_METRICS = ("epoch", "step", "global_step", "time", "steps_by_worker")
 
 _CHECKPOINT = re.compile(r"((?:model\.)?ckpt-(\d+))\.index")
 
@@ -326,13 +326,14 @@ def append_json_line(path: Path, record: dict[str, Any]) -> None:
             raise
 
 
-def append_metrics(path: Path, metrics: Mapping[str, Any] | None, **place: float) -> None:
+def append_metrics(path: Path, metrics: Mapping[str, Any] | None, **place: Any) -> None:
     """Appends a line to a log of metrics.
 
     Args:
       path: the log.
       metrics: numbers and arrays, by name.
-      place: when they were measured: `epoch` or `step`, and `time` in seconds since 1970.
+      place: when they were measured: `epoch` or `step`, and `time` in seconds since 1970; and what
+        else the line has, as JSON.
 
     Raises:
       OutputError: the line could not be written; the file is unchanged.

@@ -37,6 +37,11 @@ class EpochCursor:
         shares and counts."""
         return {}
 
+    @property
+    def steps_by_worker(self) -> dict[str, int]:
+        """The steps of each worker in the last epoch, where they do not make the same ones."""
+        return {}
+
     def saw_steps(self, steps: int) -> None:
         """Counts steps that Keras's callbacks have seen; call it only if `sees_steps`."""
         self._steps_made += steps

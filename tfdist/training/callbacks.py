@@ -11,6 +11,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from math import isfinite
+from typing import Any
 
 import tensorflow as tf
 
@@ -106,7 +107,8 @@ class NonFiniteWarning(tf.keras.callbacks.Callback):
 class MetricsLog(tf.keras.callbacks.Callback):
     """Adds a JSON line to `metrics.jsonl` after each epoch: epoch, step, time and the logs.
 
-    Epochs count from 1, `step` is the number of updates, and `time` is in seconds since 1970.
+    Epochs count from 1, `step` is the number of updates, and `time` is in seconds since 1970. Of
+    asynchronous parameter servers, `steps_by_worker` has the steps of each worker in the epoch.
 
     Args:
       state: counts the updates.
@@ -119,5 +121,7 @@ class MetricsLog(tf.keras.callbacks.Callback):
         self._output = output
 
     def on_epoch_end(self, epoch: int, logs: Logs | None = None) -> None:
-        place = {"epoch": epoch + 1, "step": self._state.steps, "time": time.time()}
+        place: dict[str, Any] = {"epoch": epoch + 1, "step": self._state.steps, "time": time.time()}
+        if by_worker := self._state.strategy.cursor.steps_by_worker:
+            place["steps_by_worker"] = by_worker
         output_directory.append_metrics(self._output.metrics, logs, **place)

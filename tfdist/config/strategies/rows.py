@@ -88,9 +88,19 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
         "send the small tensors of a step together; --nopack_transfers sends each one separately, "
         "as TensorFlow does",
     )
+    data_shards: int | None = option(
+        None,
+        "the number of shards of the data, which the workers take one after another: a fast worker "
+        "takes more of them (default one for each worker)",
+        least=1,
+    )
 
     def num_tasks(self, cluster: Cluster) -> int:
         return len(cluster.worker)
+
+    def num_shards(self, cluster: Cluster) -> int:
+        """The number of shards of the data."""
+        return self.data_shards or len(cluster.worker)
 
     def check(self, cluster: Cluster) -> None:
         if not cluster.worker:
@@ -102,7 +112,13 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
             )
         super().check(cluster)
         if self.sync:
-            refuse(self.given("accumulate_steps"), "not with --sync")
+            refuse(self.given("accumulate_steps", "data_shards"), "not with --sync")
+        if self.num_shards(cluster) < len(cluster.worker):
+            refuse(
+                self.given("data_shards"),
+                f"at least {len(cluster.worker)}, one for each worker",
+                "Choose a larger number, or leave it out.",
+            )
         if self.variable_partitions is not None:
             refuse(self.given("partition_bytes"), "not with --variable_partitions")
 

@@ -131,9 +131,12 @@ class PeerTable:
 
     def reaches(self, peer: Peer) -> bool:
         """Whether this task can train with the peer, as far as their connection is concerned."""
-        # A service of its own, which a task of another type serves, is no TensorFlow server.
-        may_run = peer.reach.kind == protocol.RUNNING or not peer.task.kind.in_tensorflow
-        return peer.is_reached or (may_run and self._can_join())
+        if peer.is_reached or not self._can_join():
+            return peer.is_reached
+        # A service of its own is no TensorFlow server, and another worker may have been lost.
+        is_other = self.me.task != self.me.cluster.chief_task and not self._is_needed(peer.task)
+        is_service = not peer.task.kind.in_tensorflow
+        return peer.reach.kind == protocol.RUNNING or is_service or is_other
 
     def reaches_all(self) -> bool:
         """Whether this task reaches all peers that it must connect to."""
@@ -151,10 +154,10 @@ class PeerTable:
 
         A single task that runs may be left over from an older job.
         """
-        chief = self.me.cluster.chief_task
-        needed = [
-            peer
-            for task, peer in self.peers.items()
-            if task == chief or (task.kind.serves and task.kind.in_tensorflow)
-        ]
+        needed = [peer for task, peer in self.peers.items() if self._is_needed(task)]
         return self._joins and all(peer.reach.kind == protocol.RUNNING for peer in needed)
+
+    def _is_needed(self, task: Task) -> bool:
+        """Whether a worker cannot train without a task: the chief, or a ps."""
+        is_server = task.kind.serves and task.kind.in_tensorflow
+        return is_server or task == self.me.cluster.chief_task

@@ -23,6 +23,7 @@ from tfdist.coordination import listening
 from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
+from tfdist.errors import refuse
 from tfdist.process.devices import use_devices
 from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
@@ -91,6 +92,11 @@ class _Cursor(EpochCursor):
         epoch = self._coordinator.training_epoch
         return {} if epoch is None else epoch.measured()
 
+    @property
+    def steps_by_worker(self) -> dict[str, int]:
+        epoch = self._coordinator.training_epoch
+        return {} if epoch is None else epoch.steps_by_worker()
+
     def step_of_epoch(self, steps: Sequence[int]) -> int:
         is_synchronous = self._coordinator.synchronous is not None
         return max(steps, default=0) if is_synchronous else sum(steps)
@@ -139,7 +145,7 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             (own,),
             is_chief=self._is_chief,
             num_replicas=self._replicas or 1,
-            num_shards=len(self.cluster.worker),
+            num_shards=self.options.num_shards(self.cluster),
             is_synchronous=self._replicas is not None,
         )
 
@@ -148,12 +154,19 @@ class ParameterServer(Strategy[ParameterServerOptions]):
 
     def distribute(self, feed: Feed) -> tf.data.Dataset:
         topology = self.topology
+        finite = int(feed.local.cardinality()) != sharding.INFINITE
+        if not finite and topology.num_shards > len(self.cluster.worker):
+            refuse(
+                self.options.given("data_shards"),
+                f"{len(self.cluster.worker)} for data without an end: a worker would not come to "
+                "its second shard",
+                "Leave it out, or leave out dataset.repeat().",
+            )
         makers = tuple(
             partial(feed.shard, topology.input_context_of(shard))
             for shard in range(topology.num_shards)
         )
         shards = sharding.Shards(feed.local, makers, trains=feed.trains)
-        finite = int(feed.local.cardinality()) != sharding.INFINITE
         return sharding.for_keras(shards, sharding.UNKNOWN if finite else sharding.INFINITE)
 
     def prepare(self, model: tf.keras.Model) -> None:
@@ -203,7 +216,6 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         coordinator = EpochCoordinator(
             self.tf_strategy,
             packs_transfers=self.options.pack_transfers,
-            heartbeat_timeout=self.settings.heartbeat_timeout,
             synchronous=self._synchronous,
         )
         self.checkpointing = _Checkpointing(len(self.cluster.ps))

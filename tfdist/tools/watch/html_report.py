@@ -114,6 +114,8 @@ def _cell(name: str, value: Any) -> str:
         return _time(value)
     if isinstance(value, float):
         return f"{value:.5g}"
+    if isinstance(value, dict):
+        return ", ".join(f"{key} {part}" for key, part in value.items())
     return "not finite" if value is None else str(value)
 
 

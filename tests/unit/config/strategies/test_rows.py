@@ -60,6 +60,18 @@ def options(
             "--partition_bytes: received 64; accepted: not with --variable_partitions",
         ),
         ("parameter_server", {}, Cluster(chief=("c:1",), ps=("p:1",)), "cluster.worker: received"),
+        (
+            "parameter_server",
+            {"sync": True, "data_shards": 6},
+            PS,
+            "--data_shards: received 6; accepted: not with --sync",
+        ),
+        (
+            "parameter_server",
+            {"data_shards": 2},
+            PS,
+            "--data_shards: received 2; accepted: at least 3, one for each worker",
+        ),
         ("in_graph", {"stages": 3}, WORKERS, "--stages: received '3 with 4 workers'; accepted: 1"),
         ("in_graph", {"stages": 8}, WORKERS, "--stages: received '8 with 4 workers'; accepted: 1"),
         ("in_graph", {"stages": 2}, Cluster(), "--stages: received '2 with 1 worker'; accepted: 1"),
@@ -123,6 +135,7 @@ def test_an_option_that_cannot_be_used_is_refused(
 
 ACCEPTED_BY: dict[str, tuple[Any, set[str]]] = {
     "all_reduce": ("ring", {"multi_worker_mirrored"}),
+    "data_shards": (6, {"parameter_server"}),
     "gradient_dtype": ("float16", {"multi_worker_mirrored", "horovod"}),
     "num_cpu_devices": (2, {"mirrored", "central_storage"}),
     "pack_transfers": (False, {"parameter_server"}),
@@ -156,6 +169,7 @@ def test_a_flag_is_accepted_by_its_strategies_and_refused_by_the_others(
     [
         ("horovod", "sync_period", 2),
         ("multi_worker_mirrored", "sync_period", 2),
+        ("parameter_server", "data_shards", 6),
         ("parameter_server", "pack_transfers", False),
         ("parameter_server", "partition_bytes", 64),
         ("parameter_server", "variable_partitions", 2),

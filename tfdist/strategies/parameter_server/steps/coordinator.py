@@ -21,6 +21,8 @@ from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps import keras2
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
 from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
+from tfdist.strategies.parameter_server.steps.marks import Marks
+from tfdist.strategies.parameter_server.steps.reconnection import Reconnection
 from tfdist.strategies.parameter_server.steps.shards import PerWorkerShards
 from tfdist.strategies.parameter_server.steps.synchronous_epoch import SynchronousEpoch
 from tfdist.strategies.parameter_server.steps.synchronous_functions import (
@@ -30,6 +32,9 @@ from tfdist.strategies.parameter_server.steps.synchronous_functions import (
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 from tfdist.strategies.parameter_server.steps.worker_thread import WorkerThread
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
+
+# On which the training steps are counted.
+_MARKS_DEVICE = "/job:ps/replica:0/task:0/device:CPU:0"
 
 
 class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
@@ -41,7 +46,6 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     Args:
       strategy: the strategy.
       packs_transfers: whether the transfers of a step are packed.
-      heartbeat_timeout: seconds to wait for a lost worker that has data left.
       synchronous: what synchronous steps need; None if steps are asynchronous.
 
     Attributes:
@@ -58,7 +62,6 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         strategy: PassesShards,
         *,
         packs_transfers: bool = True,
-        heartbeat_timeout: float = 0.0,
         synchronous: Synchronous | None = None,
     ) -> None:
         if hasattr(self, "synchronous"):
@@ -67,7 +70,8 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self.synchronous = synchronous
         self.before_step: Callable[[Epoch, int], None] | None = None
         self.packs_transfers = packs_transfers
-        self._threads = [WorkerThread(worker) for worker in self._cluster.workers]
+        wait_for = Reconnection(self._cluster).wait_for
+        self._threads = [WorkerThread(worker, wait_for) for worker in self._cluster.workers]
         self._epoch: Epoch | None = None
         self.training_epoch: Epoch | None = None
         # The training steps of the epochs before that one.
@@ -77,7 +81,6 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
             AsynchronousEpoch,
             threads=self._threads,
             execution_of=functools.cache(partial(Execution, strategy, packs=packs_transfers)),
-            patience=heartbeat_timeout,
         )
         self._training: Callable[[PerWorkerShards], Epoch] = self._evaluation
         if synchronous is not None:
@@ -93,7 +96,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         strategy.distribute_shards = self._distribute
 
     def create_per_worker_dataset(self, dataset_fn: Any) -> Any:
-        """Like TensorFlow's method, but a dataset of `job.dataset` becomes one shard per worker."""
+        """Like TensorFlow's method, but a dataset of `job.dataset` becomes its shards."""
         if isinstance(dataset_fn, PerWorkerShards):
             return dataset_fn
         shards = sharding.shards_of(dataset_fn)
@@ -153,7 +156,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
         Args:
           epochs: the number of completed epochs.
-          steps: for each worker, the number of its steps in the next epoch; empty for none.
+          steps: for each shard, the number of its steps in the next epoch; empty for none.
           reads_on: whether the workers skip the data of these epochs and steps.
         """
         if reads_on:
@@ -176,7 +179,14 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     def _distribute(self, shards: sharding.Shards) -> PerWorkerShards:
         """The shards for Keras 3; Keras 2 passes them to `create_per_worker_dataset`."""
-        return PerWorkerShards(shards, self._take_start, self._new_epoch)
+        counts = shards.trains and self.synchronous is None
+        return PerWorkerShards(
+            shards,
+            len(self._threads),
+            self._take_start,
+            self._new_epoch,
+            Marks(len(shards.makers), _MARKS_DEVICE) if counts else None,
+        )
 
     def _take_start(self) -> tuple[int, tuple[int, ...]]:
         """Returns the position of `start_at` and resets it to the beginning."""

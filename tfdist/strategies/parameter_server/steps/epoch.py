@@ -53,7 +53,7 @@ class Epoch(ABC):
         self.steps_per_epoch = self.steps_left = shards.steps_per_epoch
         # Those before a restart.
         self._old_steps = 0
-        # By worker, the steps before Keras's current epoch; less than 0 if those before a restart
+        # By shard, the steps before Keras's current epoch; less than 0 if those before a restart
         # are not among those of this object.
         self._before: list[int] = []
 
@@ -97,6 +97,10 @@ class Epoch(ABC):
         """The timing and staleness of the steps so far, by name; see `EpochTimes.values`."""
         return {}
 
+    def steps_by_worker(self) -> dict[str, int]:
+        """The steps of each worker in Keras's last epoch, where they do not make the same ones."""
+        return {}
+
     @abstractmethod
     def steps_so_far(self) -> int:
         """The number of weight updates of this epoch that are known to be made, including those
@@ -109,13 +113,13 @@ class Epoch(ABC):
 
     @abstractmethod
     def steps(self) -> list[int]:
-        """For each worker, the number of its steps in this epoch, including those before a restart.
+        """For each shard, the number of its steps in this epoch, including those before a restart.
 
         Waits for the requested steps.
         """
 
     def position(self) -> list[int]:
-        """For each worker, the number of its steps since the beginning of Keras's epoch.
+        """For each shard, the number of its steps since the beginning of Keras's epoch.
 
         Like `steps`, but with `steps_per_epoch`, Keras reads several of its epochs from this one.
         """

@@ -1,13 +1,13 @@
 """The shards of a dataset on the workers, as Keras sees them: each `iter` is an epoch.
 
-    reader = shards.readers[0]                 # of one worker
+    reader = shards.readers[0]                 # of one shard
     iterator = reader.at(epoch=1, step=0)      # in the thread and on the device of the worker
     function(iterator)                         # reads three batches
     reader.advance(3)
     reader.at(epoch=1, step=3)                 # the same iterator, or a new one that has skipped
 
-The position is part of each request, so that a worker that is replaced goes on where its shard
-stood. All epochs share a dataset: each new iterator over it shuffles again.
+The position is part of each request, so that another process or worker goes on where a shard stood.
+All epochs share a dataset: each new iterator over it shuffles again.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ import tensorflow as tf
 from tfdist.compat import keras as keras_compat
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps.execution_length import ExecutionLength
+from tfdist.strategies.parameter_server.steps.marks import Marks
 from tfdist.strategies.parameter_server.steps.tracing import converting
 from tfdist.upstream import dataset_arrays
 
@@ -32,14 +33,16 @@ class PerWorkerShards:
     datasets on the workers.
 
     Args:
-      shards: the shards, with a function for each worker.
-      take_start: returns the completed epochs and, by worker, the steps from which a training
+      shards: the shards, with a function for each of them.
+      num_workers: the number of workers.
+      take_start: returns the completed epochs and, by shard, the steps from which a training
         resumes; later (0, ()).
       make_epoch: creates an epoch.
+      marks: counts the training steps of each shard; None for an evaluation.
 
     Attributes:
       iterator_spec: the `tf.TypeSpec` of the iterators on the workers.
-      readers: for each worker, the reader of its shard.
+      readers: for each shard, its reader.
       runs_to_end: whether Keras does not request all steps of an epoch, which then reads its data
         to the end.
       always_raises_at_end: whether every epoch ends with StopIteration, as Keras 3 needs it;
@@ -49,14 +52,18 @@ class PerWorkerShards:
       logs: the logs of the newest finished execution with data, or of the first one if none had
         data.
       live_logs: the same for Keras 3, which reads the returned dict again at the end of the epoch.
-      steps_of_epoch: by worker, the steps of the last epoch; empty until an epoch has ended.
+      steps_of_epoch: by shard, the steps of the last epoch; empty until an epoch has ended.
+      workers: by shard, the worker that has read it last, and has its dataset.
+      marks: counts the training steps of each shard; None for an evaluation.
     """
 
     def __init__(
         self,
         shards: sharding.Shards,
+        num_workers: int,
         take_start: Callable[[], tuple[int, Sequence[int]]],
         make_epoch: Callable[[PerWorkerShards], Iterator[Any]],
+        marks: Marks | None = None,
     ) -> None:
         self.trains = shards.trains
         self.element_spec = shards.local.element_spec
@@ -64,13 +71,16 @@ class PerWorkerShards:
         self.runs_to_end = False
         self.always_raises_at_end = keras_compat.is_keras_3(tf.keras.Model)
         self.steps_per_epoch: int | None = None
-        self.length = ExecutionLength(len(shards.makers))
+        self.length = ExecutionLength(num_workers)
         self.logs: Any = None
         self.live_logs: dict[str, Any] = {}
         self.steps_of_epoch: tuple[int, ...] = ()
+        self.workers = [shard % num_workers for shard in range(len(shards.makers))]
+        self.marks = marks
         with dataset_arrays.as_inputs():
             self.readers = [
-                ShardReader(_variant_function(make), self.element_spec) for make in shards.makers
+                ShardReader(_variant_function(make), self.element_spec, number)
+                for number, make in enumerate(shards.makers)
             ]
         self._take_start = take_start
         self._make_epoch = make_epoch
@@ -84,7 +94,7 @@ class PerWorkerShards:
         """Begins the next epoch, which shuffles again.
 
         Returns:
-          The number of the iterators over the shards; and by worker, the steps that were
+          The number of the iterators over the shards; and by shard, the steps that were
           made before a restart.
         """
         epochs, steps = self._take_start() if self.trains else (0, ())
@@ -119,9 +129,13 @@ class ShardReader:
     Args:
       make_variant: creates the dataset on the device of the caller; returns a variant tensor.
       element_spec: the `tf.TypeSpec` of its elements.
+      number: that of the shard.
     """
 
-    def __init__(self, make_variant: Callable[[], tf.Tensor], element_spec: Any) -> None:
+    def __init__(
+        self, make_variant: Callable[[], tf.Tensor], element_spec: Any, number: int
+    ) -> None:
+        self.number = number
         self._make_variant = make_variant
         self._element_spec = element_spec
         # Traced here, because several threads must not trace at the same time.
@@ -165,6 +179,14 @@ class ShardReader:
     def advance(self, steps: int) -> None:
         """Records that batches were read from the iterator."""
         self._step += steps
+
+    def again(self) -> ShardReader:
+        """A reader of the same shard, for another worker."""
+        return ShardReader(self._make_variant, self._element_spec, self.number)
+
+    def end(self) -> None:
+        """Drops the iterator and its buffers, until the next epoch."""
+        self._iterator = None
 
     def forget(self) -> None:
         """Drops the dataset, because its worker was lost or its position is unknown."""

@@ -161,12 +161,13 @@ class SynchronousEpoch(Epoch):
     def _start(self, thread: WorkerThread) -> None:
         if thread.in_flight or thread.index in self._arrived:
             return
-        reader = self._shards.readers[thread.index]
-        make, is_joint = self._functions.make, self._functions.is_joint
-        request = Request(
-            reader, self._epoch, self._step, 1, make, self._results.put, repeats=not is_joint
-        )
-        thread.start(request)
+        functions, report = self._functions, self._results.put
+
+        def make(iterator: Any, _: int) -> tuple[int, Any]:
+            return functions.make(iterator)
+
+        reader, repeats = self._shards.readers[thread.index], not functions.is_joint
+        thread.start(Request(reader, self._epoch, self._step, 1, make, report, repeats=repeats))
 
     def _complete(self) -> None:
         """Waits for enough gradients of the step in flight, and updates the weights."""

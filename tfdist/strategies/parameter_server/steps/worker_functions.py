@@ -1,7 +1,8 @@
 """The functions that asynchronous steps run on a worker.
 
-execution = Execution(strategy, train_step, iterator_spec, packs=True)
-steps, (seconds, logs) = execution.make(iterator, limit=10)    # on the worker that calls this
+execution = Execution(strategy, train_step, iterator_spec, marks, packs=True)
+# On the worker that calls this:
+steps, (seconds, logs) = execution.make(iterator, limit=10, shard=3)
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import tensorflow as tf
 
 from tfdist.compat.building import zeros
+from tfdist.strategies.parameter_server.steps.marks import Marks
 from tfdist.strategies.parameter_server.steps.timing import Seconds
 from tfdist.strategies.parameter_server.steps.tracing import converting, scheduled
 from tfdist.strategies.parameter_server.transfers.packed_step import packed_transfers
@@ -28,32 +30,42 @@ class Execution:
       strategy: the TensorFlow strategy.
       step: takes an iterator and returns a nest of numeric tensors of static shapes, the logs.
       iterator_spec: the `tf.TypeSpec` of the iterators.
+      marks: counts the steps of each shard on a ps; None in an evaluation.
       packs: whether the transfers of each step are packed; see `packed_transfers`.
 
     Attributes:
-      function: the concrete function; takes an iterator and the maximum number of steps, int32,
-        shape []. It returns one tensor, float64, shape [elements], because each tensor that the
-        chief fetches costs a message. `make` splits it.
+      function: the concrete function; takes an iterator, the maximum number of steps, and the
+        number of the shard, both int32, shape []. It returns one tensor, float64, shape [elements],
+        because each tensor that the chief fetches costs a message. `make` splits it.
     """
 
     def __init__(
-        self, strategy: Any, step: Callable[[Any], Any], iterator_spec: Any, *, packs: bool
+        self,
+        strategy: Any,
+        step: Callable[[Any], Any],
+        iterator_spec: Any,
+        marks: Marks | None,
+        *,
+        packs: bool,
     ) -> None:
         self._step = step
+        self._marks = marks
         self._packs = packs
         self._logs: Any = None
         with scheduled(strategy):
             steps = tf.function(tf.autograph.experimental.do_not_convert(self._steps))
-            self.function = steps.get_concrete_function(iterator_spec, tf.TensorSpec([], tf.int32))
+            self.function = steps.get_concrete_function(
+                iterator_spec, tf.TensorSpec([], tf.int32), tf.TensorSpec([], tf.int32)
+            )
 
-    def make(self, iterator: Any, limit: int) -> tuple[int, tuple[Seconds, Any]]:
+    def make(self, iterator: Any, limit: int, shard: int) -> tuple[int, tuple[Seconds, Any]]:
         """Runs the function on the device of the caller.
 
         Returns:
           The number of its steps, and their seconds with the logs of the last one; zeros without a
           step.
         """
-        numbers = self.function(iterator, tf.constant(limit)).numpy()
+        numbers = self.function(iterator, tf.constant(limit), tf.constant(shard)).numpy()
         steps, *seconds = (float(number) for number in numbers[:4])
         specs = tf.nest.flatten(self._logs)
         ends = np.cumsum([spec.shape.num_elements() for spec in specs])
@@ -63,7 +75,7 @@ class Execution:
         ]
         return int(steps), (Seconds(*seconds), tf.nest.pack_sequence_as(self._logs, logs))
 
-    def _steps(self, iterator: Any, limit: tf.Tensor) -> tf.Tensor:
+    def _steps(self, iterator: Any, limit: tf.Tensor, shard: tf.Tensor) -> tf.Tensor:
         begin = tf.timestamp()
         with tf.control_dependencies([begin]):
             first = iterator.get_next_as_optional()
@@ -79,7 +91,7 @@ class Execution:
         def one_step(
             made: tf.Tensor, batch: Any, waited: tf.Tensor, sent: tf.Tensor, logs: Any
         ) -> tuple[Any, ...]:
-            logs, (read, computed) = step(batch.get_value())
+            logs, (read, computed) = step(batch.get_value(), shard)
             end = _timestamp_after(logs)
             made += 1
             following = tf.cond(
@@ -104,17 +116,21 @@ class Execution:
 
     def _traced_step(self, batch_spec: Any) -> Any:
         @tf.function
-        def step_on(batch: Any) -> Any:
+        def step_on(batch: Any, shard: tf.Tensor) -> Any:
             begin = _timestamp_after(batch)
             with packed_transfers() if self._packs else nullcontext() as transfers:
                 logs = self._step(iter([batch]))
+            if self._marks is not None:
+                sent = transfers.sent if transfers is not None else []
+                with tf.control_dependencies(sent or tf.nest.flatten(logs)):
+                    self._marks.add(shard)
             if transfers is None or not transfers.received or not transfers.sent:
                 return logs, (begin * float("nan"), begin)
             read = _timestamp_after(transfers.received) - begin
             return logs, (read, _timestamp_after(transfers.sent))
 
         with converting():
-            return step_on.get_concrete_function(batch_spec)
+            return step_on.get_concrete_function(batch_spec, tf.TensorSpec([], tf.int32))
 
 
 def _timestamp_after(values: Any) -> tf.Tensor:

@@ -1,12 +1,12 @@
 """Runs the steps of one worker in a thread, and repeats them if the worker is lost.
 
-    thread = WorkerThread(worker)
-    thread.start(Request(reader, epoch=1, step=0, limit=1, call=call, report=results.put))
+    thread = WorkerThread(worker, reconnection.wait_for)
+    thread.start(Request(reader, epoch=1, step=0, limit=3, call=call, report=results.put))
     results.get()                                # Result
 
 A `ClusterCoordinator` runs a function on any free worker, but a step needs the worker that reads a
 given shard. If the worker is lost, the thread waits until another process has replaced it, and
-repeats the step with the same batches.
+repeats the steps that are not made with the same batches.
 """
 
 from __future__ import annotations
@@ -37,9 +37,11 @@ class Request:
       epoch: the number of the iterator over the shard, from 1.
       step: the number of the first of the steps within the epoch.
       limit: the maximum number of steps.
-      call: makes the steps; takes the iterator and returns the number of batches that it has read,
-        and anything else.
+      call: makes the steps; takes the iterator and their maximum number, and returns the number of
+        batches that it has read, and anything else.
       report: called in this thread with the result.
+      made: returns how many steps of the epoch and the shard are made, after a failure of the
+        connection; None if nobody knows.
       repeats: whether the steps are made again after a failure of the connection. Not where the
         workers wait for each other in a step: the others have what this one had sent.
     """
@@ -48,8 +50,9 @@ class Request:
     epoch: int
     step: int
     limit: int
-    call: Callable[[Any], tuple[int, Any]]
+    call: Callable[[Any, int], tuple[int, Any]]
     report: Callable[[Result], None]
+    made: Callable[[], int] | None = None
     repeats: bool = True
 
 
@@ -60,8 +63,8 @@ class Result:
     Attributes:
       worker: the index of the worker.
       request: the request.
-      steps: the number of batches that were read.
-      outcome: what else `Request.call` has returned.
+      steps: the number of steps that are made.
+      outcome: what else `Request.call` has returned; None if a worker that was lost has made all.
       error: the exception that ended the steps; None if they succeeded.
     """
 
@@ -77,21 +80,21 @@ class WorkerThread:
 
     Args:
       worker: the worker of TensorFlow's coordinator.
+      wait_for: waits until the worker with an index answers again, after a failure.
 
     Attributes:
       index: the index of the worker.
       lost_since: the time at which the worker was lost; None while it works.
-      told_loss: the `lost_since` of the last loss that an epoch has logged; None before.
       is_reconnecting: whether TensorFlow has noticed the loss and not yet connected to the process
         that replaces the worker.
     """
 
-    def __init__(self, worker: Any) -> None:
+    def __init__(self, worker: Any, wait_for: Callable[[int], None]) -> None:
         self.index: int = worker.worker_index
         self.lost_since: float | None = None
-        self.told_loss: float | None = None
         self.is_reconnecting = False
         self._worker = worker
+        self._wait_for = wait_for
         self._executor = executor.new_executor(enable_async=False)
         self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
         self._lock = threading.Lock()
@@ -136,7 +139,7 @@ class WorkerThread:
 
     def _result(self, request: Request) -> Result | None:
         """Makes the steps, again if the worker is lost; None if the request was withdrawn."""
-        reader = request.reader
+        reader, failed, done = request.reader, False, 0
         self._readers.add(reader)
         while request in self._in_flight:
             with (
@@ -150,11 +153,16 @@ class WorkerThread:
                 context.executor_scope(self._executor),
                 coordinator_context.with_dispatch_context(self._worker),
             ):
-                steps, outcome = request.call(reader.at(request.epoch, request.step))
-                reader.advance(steps)
+                if failed and request.made is not None:
+                    done = min(max(request.made() - request.step, 0), request.limit)
+                steps, outcome = 0, None
+                if left := request.limit - done:
+                    iterator = reader.at(request.epoch, request.step + done)
+                    steps, outcome = request.call(iterator, left)
+                    reader.advance(steps)
                 self.lost_since = None
-                return Result(self.index, request, steps, outcome)
-            # The failure was handled.
+                return Result(self.index, request, done + steps, outcome)
+            failed = True  # And that was handled.
             if not request.repeats:
                 raise RuntimeError(
                     f"worker:{self.index} was lost in a step in which the workers wait for each "
@@ -172,6 +180,7 @@ class WorkerThread:
             reader.forget()
         # TensorFlow's own thread of this worker creates the other resources again.
         self._worker._on_resource_closure_failure(error)
+        self._wait_for(self.index)
 
     def _on_recovery(self) -> None:
         self.is_reconnecting = False

@@ -52,10 +52,11 @@ def test_packing_can_be_turned_off(packs: bool, monkeypatch: pytest.MonkeyPatch)
         tf.distribute.get_strategy(),
         lambda iterator: {"loss": next(iterator)},
         tf.data.IteratorSpec(dataset.element_spec),
+        None,
         packs=packs,
     )
 
-    made, (_, logs) = run.make(iter(dataset), 1)
+    made, (_, logs) = run.make(iter(dataset), 1, 0)
 
     assert made == 1
     assert int(logs["loss"]) == 7

@@ -6,7 +6,7 @@ The threads of the workers are replaced, so that a test decides when and how an 
 from __future__ import annotations
 
 import queue
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
 
@@ -22,24 +22,22 @@ from tfdist.strategies.parameter_server.steps.worker_thread import Request, Resu
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
-PATIENCE = 30.0
-
 
 class Thread:
-    """The thread of a worker whose shard has a number of batches; makes executions when asked to.
+    """The thread of a worker; makes executions when asked to.
+
+    Args:
+      index: that of the worker.
+      batches: those of each shard; all threads share it.
 
     Attributes:
-      made: the steps of the current epoch.
       stopped: whether it makes no executions until `resume`.
     """
 
-    def __init__(self, index: int, batches: int) -> None:
+    def __init__(self, index: int, batches: list[int]) -> None:
         self.index, self.batches = index, batches
         self.lost_since: float | None = None
-        self.told_loss: float | None = None
-        self.made = 0
         self.stopped = False
-        self.epoch = 1
         self.requests: list[Request] = []
         self.waiting: list[Request] = []
 
@@ -57,12 +55,9 @@ class Thread:
         self.stopped = False
         while self.waiting:
             request = self.waiting.pop(0)
-            if request.epoch != self.epoch:
-                self.epoch, self.made = request.epoch, 0
-            self.made = max(self.made, request.step)
-            steps = max(0, min(request.limit, self.batches - self.made))
-            self.made += steps
-            logs = {"loss": np.float64(self.made)}
+            left = self.batches[request.reader.number] - request.step
+            steps = max(0, min(request.limit, left))
+            logs = {"loss": np.float64(request.step + steps)}
             seconds = Seconds(0.01 * steps, 0.0, 0.0)
             request.report(Result(self.index, request, steps, (seconds, logs)))
 
@@ -90,7 +85,7 @@ class Clock:
 
 
 class Execution:
-    def make(self, iterator: Any, limit: int) -> Any:
+    def make(self, iterator: Any, limit: int, shard: int) -> Any:
         raise AssertionError("A replaced thread makes no steps.")
 
 
@@ -109,23 +104,48 @@ def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
     return clock
 
 
-class Training:
-    """Epochs over shards of some numbers of batches, one for each worker."""
+class Marks:
+    """Counts the steps of shards; a test sets what a lost worker had made."""
 
-    def __init__(self, clock: Clock, *batches: int, start: tuple[int, tuple[int, ...]] = (0, ())):
-        self.threads = [Thread(index, count) for index, count in enumerate(batches)]
+    def __init__(self) -> None:
+        self.steps: dict[int, int] = {}
+
+    def begin(self, steps: Sequence[int]) -> None:
+        self.steps = dict(enumerate(steps))
+
+    def made(self, shard: int) -> int:
+        return self.steps[shard]
+
+
+class Training:
+    """Epochs over shards of some numbers of batches, by default one for each worker."""
+
+    def __init__(
+        self,
+        clock: Clock,
+        *batches: int,
+        workers: int | None = None,
+        start: tuple[int, tuple[int, ...]] = (0, ()),
+    ) -> None:
+        self.batches = list(batches)
+        count = len(batches) if workers is None else workers
+        self.threads = [Thread(index, self.batches) for index in range(count)]
         self._clock = clock
         starts = iter([start])
         local = tf.data.Dataset.range(1)
         makers = tuple(partial(tf.data.Dataset.range, count) for count in batches)
         shards = sharding.Shards(local, makers, trains=True)
-        self.shards = PerWorkerShards(shards, lambda: next(starts, (0, ())), self._epoch)
+        self.marks = Marks()
+        marks: Any = self.marks
+        self.shards = PerWorkerShards(
+            shards, count, lambda: next(starts, (0, ())), self._epoch, marks
+        )
         self.shards.always_raises_at_end = False
 
     def _epoch(self, shards: PerWorkerShards) -> AsynchronousEpoch:
         threads: Any = self.threads
         execution: Any = Execution()
-        return AsynchronousEpoch(shards, threads, lambda *_: execution, PATIENCE, self._clock)
+        return AsynchronousEpoch(shards, threads, lambda *_: execution, self._clock)
 
     def epoch(self) -> AsynchronousEpoch:
         epoch = iter(self.shards)
@@ -203,7 +223,7 @@ def test_a_fast_worker_makes_the_steps_of_a_slow_one(clock: Clock) -> None:
     epoch = training.epoch()
     for _ in range(90):
         epoch.step(step_function)
-    assert epoch._steps[0] > 60
+    assert epoch._made[0] > 60
     slow.resume()
     for _ in range(10):
         epoch.step(step_function)
@@ -252,46 +272,96 @@ def test_the_other_workers_make_the_steps_of_a_lost_one(clock: Clock) -> None:
     assert lost.waiting == []
 
 
-def test_a_lost_worker_that_comes_back_reads_the_rest_of_its_shard(clock: Clock) -> None:
-    training = Training(clock, 20, 20)
-    request_until_stopped(training.epoch())
-    lost = training.threads[0]
-    lost.stopped = True
-    epoch = training.epoch()
-    epoch.step(step_function)
-    lost.lost_since = clock.now
-
-    def come_back() -> None:
-        if clock.now > PATIENCE / 2 and lost.lost_since is not None:
-            lost.lost_since = None
-            lost.resume()
-
-    clock.hook = come_back
-    for _ in range(39):
-        epoch.step(step_function)
-    epoch.finish()
-    assert epoch.steps() == [20, 20]
-
-
-def test_an_epoch_ends_without_a_worker_that_stays_lost(clock: Clock) -> None:
+def test_another_worker_reads_the_rest_of_the_shard_of_a_lost_one(clock: Clock) -> None:
     training = Training(clock, 20, 20)
     request_until_stopped(training.epoch())
     lost = training.threads[1]
-    lost.stopped, lost.lost_since = True, clock.now
+    lost.stopped = True
     epoch = training.epoch()
-    for _ in range(40):
+    requested = 0
+    while not lost.waiting:
+        epoch.step(step_function)
+        requested += 1
+    lost.lost_since = clock.now
+    training.marks.steps[1] = 2  # It had made two steps, and reported none of them.
+    for thread in training.threads:
+        thread.requests.clear()
+    for _ in range(40 - requested):
         epoch.step(step_function)
     epoch.finish()
-    assert epoch.steps() == [20, 0]
-    assert PATIENCE <= clock.now < 2 * PATIENCE
-    # The next epoch does not wait for it again.
-    begin = clock.now
+    assert epoch.steps() == [20, 20]
+    epoch.begin_next()
+    assert epoch.steps_by_worker() == {"worker:0": 38, "worker:1": 2}
+    rest = [each.step for each in training.threads[0].requests if each.reader.number == 1]
+    assert rest[0] == 2
+    # The worker comes back. The other one has the dataset of this shard by now.
+    lost.lost_since, lost.stopped = None, False
     following = training.epoch()
     for _ in range(40):
         following.step(step_function)
     following.finish()
-    assert following.steps() == [20, 0]
-    assert clock.now - begin <= 2.0
+    assert following.steps() == [20, 20]
+    assert following._made[1] > 0
+
+
+def test_an_epoch_waits_while_all_workers_are_lost(clock: Clock) -> None:
+    training = Training(clock, 20, 20)
+    epoch = training.epoch()
+    for thread in training.threads:
+        thread.stopped = True
+    epoch.step(step_function)
+    for thread in training.threads:
+        thread.lost_since = clock.now
+
+    def come_back() -> None:
+        if clock.now > 100:
+            for thread in training.threads:
+                thread.lost_since, thread.stopped = None, False
+
+    clock.hook = come_back
+    request_until_stopped(epoch)
+    assert epoch.steps() == [20, 20]
+
+
+def test_workers_take_one_shard_after_another_and_a_slow_one_takes_few(clock: Clock) -> None:
+    training = Training(clock, *[10] * 12, workers=3)
+    slow = training.threads[0]
+    for number in range(3):
+        slow.stopped = True
+        epoch = training.epoch()
+        for _ in range(90):
+            epoch.step(step_function)
+        assert epoch._made[0] == 0
+        assert len({request.reader.number for request in slow.waiting}) in (1, 2)
+        slow.resume()
+        if number == 0:
+            request_until_stopped(epoch)
+        else:
+            for _ in range(30):
+                epoch.step(step_function)
+            epoch.finish()
+        assert epoch.steps() == [10] * 12
+        assert sum(epoch._made) == 120
+
+
+def test_a_worker_has_one_shard_open_and_keeps_the_datasets_of_its_shards(clock: Clock) -> None:
+    training = Training(clock, *[10] * 6, workers=2)
+    request_until_stopped(training.epoch())
+    readers, workers = list(training.shards.readers), list(training.shards.workers)
+    assert sorted(workers) == [0, 0, 0, 1, 1, 1]
+    epoch = training.epoch()
+    for _ in range(60):
+        epoch.step(step_function)
+    epoch.finish()
+    assert training.shards.readers == readers and training.shards.workers == workers
+
+
+def test_a_resumed_epoch_does_not_read_what_was_read(clock: Clock) -> None:
+    training = Training(clock, 5, 5, 5, 5, workers=2, start=(0, (5, 3, 0, 5)))
+    epoch = training.epoch()
+    request_until_stopped(epoch)
+    assert epoch.steps() == [5] * 4
+    assert epoch.new_steps == 7
 
 
 def test_an_error_of_a_step_is_raised(clock: Clock) -> None:
@@ -333,7 +403,7 @@ def test_data_that_has_become_longer_is_read_to_its_end(clock: Clock) -> None:
     training = Training(clock, 4, 4)
     training.shards.always_raises_at_end = True
     request_until_stopped(training.epoch())
-    training.threads[1].batches = 9
+    training.batches[1] = 9
     assert request_until_stopped(training.epoch()) == 13
 
 

@@ -74,7 +74,8 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
         base, "schedule", lambda self, fn, args, kwargs: received.append((fn, args))
     )
     monkeypatch.setattr(base, "join", lambda self: received.append("joined"))
-    monkeypatch.setattr(module, "WorkerThread", lambda worker: worker.worker_index)
+    monkeypatch.setattr(module, "WorkerThread", lambda worker, _: worker.worker_index)
+    monkeypatch.setattr(module, "Marks", lambda *_: None)
     strategy: Any = SimpleNamespace()
     created: Any = EpochCoordinator(strategy)
     created.of_tensorflow = received
@@ -84,7 +85,7 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
 def epoch_of(coordinator: EpochCoordinator, trains: bool = True) -> Scheduled:
     local = tf.data.Dataset.range(1)
     shards = sharding.Shards(local, (lambda: local, lambda: local), trains=trains)
-    return Scheduled(PerWorkerShards(shards, lambda: (0, ()), Scheduled))
+    return Scheduled(PerWorkerShards(shards, 1, lambda: (0, ()), Scheduled))
 
 
 @tf.function

@@ -66,7 +66,7 @@ def test_additions_of_an_accepted_model_are_single_operations() -> None:
 def test_only_datasets_of_the_job_are_accepted_for_training() -> None:
     with pytest.raises(UsageError, match="data of fit and evaluate: received 'ndarray'"):
         keras3().check_training_data(tf.data.Dataset.range(2), np.zeros([2]))
-    distributed = PerWorkerShards(shards(), lambda: (0, ()), iter)
+    distributed = PerWorkerShards(shards(), 1, lambda: (0, ()), iter)
     assert keras3().check_training_data(distributed, None) is distributed
 
 

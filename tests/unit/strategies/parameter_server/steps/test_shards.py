@@ -16,7 +16,7 @@ def shuffled() -> tf.data.Dataset:
 
 def reader() -> ShardReader:
     dataset = shuffled()
-    return ShardReader(lambda: tf.data.experimental.to_variant(shuffled()), dataset.element_spec)
+    return ShardReader(lambda: tf.data.experimental.to_variant(shuffled()), dataset.element_spec, 0)
 
 
 def read(reader: ShardReader, epoch: int, step: int, count: int) -> list[int]:

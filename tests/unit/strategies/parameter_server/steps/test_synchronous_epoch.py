@@ -109,7 +109,7 @@ class Training:
         )
         local = tf.data.Dataset.range(1)
         shards = sharding.Shards(local, tuple(lambda: local for _ in batches), trains=True)
-        self.shards = PerWorkerShards(shards, lambda: (0, ()), self._epoch)
+        self.shards = PerWorkerShards(shards, len(self.threads), lambda: (0, ()), self._epoch)
 
     def _epoch(self, shards: PerWorkerShards) -> SynchronousEpoch:
         threads: Any = self.threads

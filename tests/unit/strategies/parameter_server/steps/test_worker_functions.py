@@ -9,15 +9,19 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
+from tfdist.strategies.parameter_server.steps.marks import Marks
 from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
 
-def execution_of(step: Callable[[Any], Any], dataset: tf.data.Dataset) -> tuple[Execution, Any]:
+def execution_of(
+    step: Callable[[Any], Any], dataset: tf.data.Dataset, marks: Marks | None = None
+) -> tuple[Execution, Any]:
     """The execution of a step, and an iterator over a dataset."""
     spec = tf.data.IteratorSpec(dataset.element_spec)
-    return Execution(tf.distribute.get_strategy(), step, spec, packs=False), iter(dataset)
+    execution = Execution(tf.distribute.get_strategy(), step, spec, marks, packs=False)
+    return execution, iter(dataset)
 
 
 @pytest.mark.parametrize(("limit", "made", "total"), [(1, 1, 1), (3, 3, 123), (9, 5, 12345)])
@@ -29,7 +33,7 @@ def test_a_run_makes_at_most_the_requested_steps(limit: int, made: int, total: i
         tf.data.Dataset.range(1, 6),
     )
 
-    steps, (seconds, logs) = execution.make(iterator, limit)
+    steps, (seconds, logs) = execution.make(iterator, limit, 0)
 
     assert steps == made
     assert 0 <= seconds.total < 60
@@ -46,7 +50,7 @@ def test_the_next_run_goes_on_with_the_same_iterator() -> None:
         lambda iterator: {"last": next(iterator)}, tf.data.Dataset.range(1, 6)
     )
 
-    found = [execution.make(iterator, 2) for _ in range(4)]
+    found = [execution.make(iterator, 2, 0) for _ in range(4)]
 
     assert [steps for steps, _ in found] == [2, 2, 1, 0]
     # An execution without data returns zeros.
@@ -62,9 +66,22 @@ def test_logs_keep_their_structure_and_types() -> None:
     # The last batch is smaller.
     execution, iterator = execution_of(step, tf.data.Dataset.range(5).batch(3))
 
-    steps, (_, logs) = execution.make(iterator, 9)
+    steps, (_, logs) = execution.make(iterator, 9, 0)
 
     assert steps == 2
     assert logs["size"] == 2 and logs["size"].dtype == np.int32
     assert logs["any"] and logs["any"].dtype == bool
     np.testing.assert_array_equal(logs["all"]["mean"], [[0.5, 2.5]], strict=True)
+
+
+def test_the_steps_of_each_shard_are_counted() -> None:
+    marks = Marks(3, "CPU:0")
+    marks.begin([5, 0, 0])
+    execution, iterator = execution_of(
+        lambda iterator: {"last": next(iterator)}, tf.data.Dataset.range(1, 6), marks
+    )
+    execution.make(iterator, 2, 0)
+    execution.make(iterator, 9, 2)
+    assert [marks.made(shard) for shard in range(3)] == [7, 0, 3]
+    marks.begin([0, 0, 0])
+    assert marks.made(0) == 0

@@ -60,7 +60,7 @@ def worker() -> Worker:
 
 @pytest.fixture
 def thread(worker: Worker) -> WorkerThread:
-    return WorkerThread(worker)
+    return WorkerThread(worker, lambda index: None)
 
 
 @pytest.fixture
@@ -70,15 +70,15 @@ def results() -> queue.SimpleQueue[Result]:
 
 def reader(examples: int = 9) -> ShardReader:
     dataset = tf.data.Dataset.range(examples)
-    return ShardReader(lambda: tf.data.experimental.to_variant(dataset), dataset.element_spec)
+    return ShardReader(lambda: tf.data.experimental.to_variant(dataset), dataset.element_spec, 0)
 
 
-def taking(count: int, before: Callable[[], None] = lambda: None) -> Callable[[Any], Any]:
+def taking(before: Callable[[], None] = lambda: None) -> Callable[[Any, int], Any]:
     """Reads batches; returns their number, and the batches."""
 
-    def call(iterator: Any) -> tuple[int, list[int]]:
+    def call(iterator: Any, limit: int) -> tuple[int, list[int]]:
         before()
-        taken = [int(batch) for _, batch in zip(range(count), iterator, strict=False)]
+        taken = [int(batch) for _, batch in zip(range(limit), iterator, strict=False)]
         return len(taken), taken
 
     return call
@@ -89,7 +89,7 @@ def test_requests_are_made_in_order(
 ) -> None:
     shard = reader()
     for step in (0, 2, 4):
-        thread.start(Request(shard, 1, step, 2, taking(2), results.put))
+        thread.start(Request(shard, 1, step, 2, taking(), results.put))
     found = [results.get(timeout=SECONDS) for _ in range(3)]
     assert [result.outcome for result in found] == [[0, 1], [2, 3], [4, 5]]
     assert {result.worker for result in found} == {2}
@@ -106,12 +106,30 @@ def test_a_lost_worker_repeats_the_steps_from_the_same_place(
             raise LostError
 
     shard = reader()
-    thread.start(Request(shard, 1, 0, 3, taking(3), results.put))
-    thread.start(Request(shard, 1, 3, 3, taking(3, lose_once), results.put))
+    thread.start(Request(shard, 1, 0, 3, taking(), results.put))
+    thread.start(Request(shard, 1, 3, 3, taking(lose_once), results.put))
     found = [results.get(timeout=SECONDS) for _ in range(2)]
     assert [result.outcome for result in found] == [[0, 1, 2], [3, 4, 5]]
     assert len(worker.failures) == 1
     assert thread.lost_since is None
+
+
+@pytest.mark.parametrize(("made", "read"), [(4, [4, 5]), (3, [3, 4, 5]), (6, None)])
+def test_steps_that_a_lost_worker_had_made_are_not_repeated(
+    thread: WorkerThread, results: queue.SimpleQueue[Result], made: int, read: list[int] | None
+) -> None:
+    fails = iter([True, False])
+
+    def lose_once() -> None:
+        if next(fails):
+            raise LostError
+
+    request = Request(reader(), 1, 3, 3, taking(lose_once), results.put, made=lambda: made)
+    thread.start(request)
+    result = results.get(timeout=SECONDS)
+    assert (result.steps, result.outcome) == (3, read)
+    thread.start(Request(request.reader, 1, 6, 2, taking(), results.put))
+    assert results.get(timeout=SECONDS).outcome == [6, 7]
 
 
 def test_a_step_that_others_wait_for_is_not_repeated(
@@ -124,7 +142,7 @@ def test_a_step_that_others_wait_for_is_not_repeated(
         if next(fails):
             raise LostError
 
-    thread.start(Request(reader(), 1, 0, 1, taking(1, lose_once), results.put, repeats=False))
+    thread.start(Request(reader(), 1, 0, 1, taking(lose_once), results.put, repeats=False))
     error = results.get(timeout=SECONDS).error
     assert str(error).startswith("worker:2 was lost in a step in which the workers wait for each")
 
@@ -138,16 +156,16 @@ def test_all_shards_of_a_lost_worker_are_created_again(
         made.append(len(made))
         return tf.data.experimental.to_variant(tf.data.Dataset.range(9))
 
-    evaluation = ShardReader(make, tf.TensorSpec([], tf.int64))
+    evaluation = ShardReader(make, tf.TensorSpec([], tf.int64), 0)
     fails = iter([True, False])
 
     def lose_once() -> None:
         if next(fails):
             raise LostError
 
-    thread.start(Request(evaluation, 1, 0, 1, taking(1), results.put))
-    thread.start(Request(reader(), 1, 0, 1, taking(1, lose_once), results.put))
-    thread.start(Request(evaluation, 1, 1, 1, taking(1), results.put))
+    thread.start(Request(evaluation, 1, 0, 1, taking(), results.put))
+    thread.start(Request(reader(), 1, 0, 1, taking(lose_once), results.put))
+    thread.start(Request(evaluation, 1, 1, 1, taking(), results.put))
     found = [results.get(timeout=SECONDS).outcome for _ in range(3)]
     assert found == [[0], [0], [1]]
     assert made == [0, 1]
@@ -159,7 +177,7 @@ def test_another_error_is_reported(
     def fail() -> None:
         raise ValueError("wrong shape")
 
-    thread.start(Request(reader(), 1, 0, 1, taking(1, fail), results.put))
+    thread.start(Request(reader(), 1, 0, 1, taking(fail), results.put))
     result = results.get(timeout=SECONDS)
     assert isinstance(result.error, ValueError) and result.steps == 0
 
@@ -175,8 +193,8 @@ def test_a_withdrawn_request_of_a_lost_worker_is_not_made(
         raise LostError
 
     shard = reader()
-    first = Request(shard, 1, 0, 1, taking(1, lose), results.put)
-    second = Request(shard, 1, 1, 1, taking(1), results.put)
+    first = Request(shard, 1, 0, 1, taking(lose), results.put)
+    second = Request(shard, 1, 1, 1, taking(), results.put)
     thread.start(first)
     thread.start(second)
     assert lost.wait(SECONDS)
@@ -188,7 +206,7 @@ def test_a_withdrawn_request_of_a_lost_worker_is_not_made(
 
     worker.returns.set()
     # The next epoch: the worker is back, and the withdrawn steps are not made.
-    thread.start(Request(shard, 2, 0, 2, taking(2), results.put))
+    thread.start(Request(shard, 2, 0, 2, taking(), results.put))
     assert results.get(timeout=SECONDS).outcome == [0, 1]
     assert results.empty()
     assert thread.lost_since is None and not thread.is_reconnecting

@@ -1,0 +1,75 @@
+"""Connects the chief to workers that were replaced, each as soon as it answers.
+
+    reconnection = Reconnection(cluster)      # that of TensorFlow's coordinator
+    reconnection.wait_for(2)       # after a failure of worker 2, in any thread
+
+TensorFlow's coordinator connects to all of its workers together: one that is back is not used while
+another one is away, and never if that does not come back. Here the workers that are away are not
+part of TensorFlow's cluster.
+"""
+
+from __future__ import annotations
+
+import functools
+import time
+from typing import Any
+
+import tensorflow as tf
+from tensorflow.core.protobuf import tensorflow_server_pb2
+from tensorflow.python.eager import context
+
+from tfdist.coordination.probe import Listener, identify
+
+_POLL_SECONDS = 0.1
+
+
+class Reconnection:
+    """The workers that the chief is connected to.
+
+    Args:
+      cluster: that of TensorFlow's coordinator.
+    """
+
+    def __init__(self, cluster: Any) -> None:
+        self._cluster = cluster
+
+    def wait_for(self, worker: int) -> None:
+        """Waits until a worker that was lost answers again, and is connected."""
+        self._connect({worker})
+        while True:
+            while not self._answers(worker):
+                time.sleep(_POLL_SECONDS)
+            try:
+                self._connect(set())
+            except tf.errors.OpError:  # It was lost again.
+                time.sleep(_POLL_SECONDS)
+            else:
+                return
+
+    @functools.cached_property
+    def _all(self) -> Any:
+        """TensorFlow's cluster with all workers, as a ServerDef."""
+        return self._cluster.failure_handler._server_def
+
+    def _answers(self, worker: int) -> bool:
+        return identify(self._workers(self._all)[worker]) is Listener.SERVER
+
+    def _connect(self, without: set[int]) -> None:
+        """Connects the chief to all workers that answer, except some."""
+        handler = self._cluster.failure_handler
+        with handler._cluster_update_lock:
+            definition = tensorflow_server_pb2.ServerDef()
+            definition.CopyFrom(self._all)
+            workers = self._workers(definition)
+            for worker in list(workers):
+                if worker in without or not self._answers(worker):
+                    del workers[worker]
+            # Its thread connects once more, and then wakes the threads that wait for a worker.
+            handler._server_def = definition
+            context.context().update_server_def(definition)
+
+    def _workers(self, definition: Any) -> Any:
+        """The addresses of the workers in a ServerDef, by their index."""
+        job = tf.DeviceSpec.from_string(self._cluster.workers[0].device_name).job
+        (tasks,) = [each.tasks for each in definition.cluster.job if each.name == job]
+        return tasks
