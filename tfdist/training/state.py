@@ -29,6 +29,7 @@ from tfdist.strategies.base import Strategy
 from tfdist.training import accumulation, data_checks, declarations, dynamic_tables
 from tfdist.training.training_data import TrainingData
 from tfdist.upstream import (
+    keras2_plain_sgd,
     keras3_repeated_rows,
     keras3_sparse_adagrad,
     keras_denominators,
@@ -184,6 +185,8 @@ class TrainingState:
             if keras_compat.is_keras_3(optimizer):
                 keras3_repeated_rows.apply()
                 keras3_sparse_adagrad.apply()
+            else:
+                keras2_plain_sgd.apply()
             with self.strategy.scope():
                 wrapped = self.strategy.wrap_optimizer(optimizer)
             if wrapped is not optimizer:
