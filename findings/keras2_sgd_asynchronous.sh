@@ -5,8 +5,8 @@
 # variable. Both workers share it. Each batch has rows of its own, and trains them twice by a gradient
 # of -1, so each row should be 2. The legacy SGD, and SGD of Keras 3, have no momentum without momentum.
 # Output seen (the numbers differ from run to run):
-#   keras 2.15.0 SGD: 29 of 80 batches are not trained twice; legacy SGD: 0
-#   tf_keras 2.21.0 SGD: 27 of 80 batches are not trained twice; legacy SGD: 0
+#   keras 2.15.0 SGD: 35 of 80 batches are not trained twice; legacy SGD: 0
+#   tf_keras 2.21.0 SGD: 33 of 80 batches are not trained twice; legacy SGD: 0
 set -euo pipefail
 folder=$(mktemp -d)
 trap 'rm -rf "$folder"' EXIT
