@@ -47,6 +47,7 @@ def test_the_coordinator_connects_to_all_workers_together() -> None:
     assert "support partial cluster recovery" in source
     assert "update_server_def(self._server_def)" in source
     assert "with self._cluster_update_lock" in source
+    assert callable(handler._validate_preemption_failure)
     assert callable(context.context().update_server_def)
 
 

@@ -86,8 +86,8 @@ def newest_intact(directory: Path, *, warn: bool = True) -> str | None:
                 warn_once(path, reason)
         if not paths or _is_first_save(directory, paths):
             return None
-        # The writing task may have replaced all of them in the meantime.
-        if paths == _all_checkpoints(directory):
+        # The writing task may have replaced or completed them in the meantime.
+        if paths == _all_checkpoints(directory) and all(map(damage, paths)):
             raise OutputError(
                 directory,
                 problem=f"has no intact checkpoint: {Path(paths[0]).name} {damage(paths[0])}",

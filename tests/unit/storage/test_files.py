@@ -335,6 +335,16 @@ def test_a_removed_checkpoint_is_not_logged(
     assert not caplog.messages
 
 
+def test_a_checkpoint_that_was_incomplete_for_a_moment_is_found(
+    saved: Saved, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks = iter(["its file is being written"])
+    monkeypatch.setattr(checkpoint_files, "damage", lambda path: next(looks, None) or damage(path))
+    saved.save(4, keep=1)
+    newest = newest_intact(saved.path, warn=False)
+    assert newest is not None and newest.endswith("-4")
+
+
 def test_nothing_is_logged_while_another_task_saves(
     saved: Saved, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -34,17 +34,25 @@ class Reconnection:
         self._cluster = cluster
 
     def wait_for(self, worker: int) -> None:
-        """Waits until a worker that was lost answers again, and is connected."""
-        self._connect({worker})
+        """Waits until a worker that was lost answers again, and is connected.
+
+        Raises:
+          tf.errors.OpError: a ps was lost.
+        """
+        without = {worker}
         while True:
-            while not self._answers(worker):
-                time.sleep(_POLL_SECONDS)
             try:
-                self._connect(set())
-            except tf.errors.OpError:  # It was lost again.
+                self._connect(without)
+            except tf.errors.OpError as error:
+                # A worker was lost meanwhile, or this one again.
+                self._cluster.failure_handler._validate_preemption_failure(error)
                 time.sleep(_POLL_SECONDS)
             else:
-                return
+                if not without:
+                    return
+                without = set()
+            while not self._answers(worker):
+                time.sleep(_POLL_SECONDS)
 
     @functools.cached_property
     def _all(self) -> Any:
