@@ -216,9 +216,8 @@ class AsynchronousEpoch(Epoch):
     def _withdraw_lost(self) -> None:
         """Takes the shards of lost workers back, and their executions; others make these steps."""
         for worker, thread in enumerate(self._threads):
-            if thread.lost_since is None:
+            if thread.lost_since is None or not thread.withdraw():
                 continue
-            thread.withdraw()
             self._requested += sum(request.limit for request in self._in_flight[worker])
             self._in_flight[worker] = []
             if (marks := self._shards.marks) is not None:

@@ -233,7 +233,5 @@ class SynchronousEpoch(Epoch):
 
     def _wait_for_late_workers(self) -> None:
         """Waits for the workers that still compute, because their steps update the metrics."""
-        while any(thread.in_flight and thread.lost_since is None for thread in self._threads):
+        while not all(not thread.in_flight or thread.withdraw() for thread in self._threads):
             self._take_result()
-        for thread in self._threads:
-            thread.withdraw()

@@ -116,10 +116,17 @@ class WorkerThread:
             self._in_flight.append(request)
         self._requests.put(request)
 
-    def withdraw(self) -> None:
-        """Withdraws the unreported requests: even if they finish, their results are dropped."""
+    def withdraw(self) -> bool:
+        """Withdraws the unreported requests of a lost worker: it will not make them again.
+
+        Returns:
+          False if the worker is back.
+        """
         with self._lock:
+            if self.lost_since is None:
+                return False
             self._in_flight = []
+            return True
 
     def _work(self) -> None:
         while True:
@@ -141,7 +148,7 @@ class WorkerThread:
         """Makes the steps, again if the worker is lost; None if the request was withdrawn."""
         reader, failed, done = request.reader, False, 0
         self._readers.add(reader)
-        while request in self._in_flight:
+        while self._goes_on(request):
             with (
                 self._worker.failure_handler.wait_on_failure(
                     on_failure_fn=self._on_failure,
@@ -160,7 +167,6 @@ class WorkerThread:
                     iterator = reader.at(request.epoch, request.step + done)
                     steps, outcome = request.call(iterator, left)
                     reader.advance(steps)
-                self.lost_since = None
                 return Result(self.index, request, done + steps, outcome)
             failed = True  # And that was handled.
             if not request.repeats:
@@ -172,6 +178,14 @@ class WorkerThread:
             time.sleep(_RETRY_SECONDS)
         self.lost_since = None  # Another process has replaced the worker in the meantime.
         return None
+
+    def _goes_on(self, request: Request) -> bool:
+        """Whether to make the steps of a request, which was not withdrawn while it was lost."""
+        with self._lock:
+            if request not in self._in_flight:
+                return False
+            self.lost_since = None
+            return True
 
     def _on_failure(self, error: BaseException) -> None:
         self.lost_since = self.lost_since or time.monotonic()

@@ -61,8 +61,9 @@ class Thread:
             seconds = Seconds(0.01 * steps, 0.0, 0.0)
             request.report(Result(self.index, request, steps, (seconds, logs)))
 
-    def withdraw(self) -> None:
+    def withdraw(self) -> bool:
         self.waiting = []
+        return True
 
 
 class Clock:

@@ -73,8 +73,11 @@ class Thread:
             outcome = {"loss": tf.constant(loss)}, [contribution]
             request.report(Result(self.index, request, steps, outcome))
 
-    def withdraw(self) -> None:
+    def withdraw(self) -> bool:
+        if self.lost_since is None:
+            return False
         self.waiting = []
+        return True
 
 
 class Functions:

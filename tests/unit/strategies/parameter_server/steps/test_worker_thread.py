@@ -171,6 +171,26 @@ def test_all_shards_of_a_lost_worker_are_created_again(
     assert made == [0, 1]
 
 
+def test_the_requests_of_a_worker_that_is_back_cannot_be_withdrawn(
+    worker: Worker, thread: WorkerThread, results: queue.SimpleQueue[Result]
+) -> None:
+    """It makes them again, and no other worker may make them."""
+    again, goes_on = threading.Event(), threading.Event()
+    fails = iter([True, False])
+
+    def lose_once() -> None:
+        if next(fails):
+            raise LostError
+        again.set()
+        assert goes_on.wait(SECONDS)
+
+    thread.start(Request(reader(), 1, 0, 2, taking(lose_once), results.put))
+    assert again.wait(SECONDS)
+    assert not thread.withdraw()
+    goes_on.set()
+    assert results.get(timeout=SECONDS).outcome == [0, 1]
+
+
 def test_another_error_is_reported(
     thread: WorkerThread, results: queue.SimpleQueue[Result]
 ) -> None:
@@ -201,7 +221,7 @@ def test_a_withdrawn_request_of_a_lost_worker_is_not_made(
     while not thread.is_reconnecting:
         pass
     assert thread.lost_since is not None
-    thread.withdraw()
+    assert thread.withdraw()
     assert thread.in_flight == 0
 
     worker.returns.set()
