@@ -51,11 +51,11 @@ def test_a_job_resumes_within_an_epoch_with_another_number_of_workers(tmp_path: 
     def interrupt(processes: Processes, _: Mapping[str, Path]) -> None:
         log = tmp_path / "output" / "metrics.jsonl"
         # Within the second epoch, which takes some seconds.
-        if not sent and log.exists() and time.time() > log.stat().st_mtime + 1.0:
+        if not sent and log.exists() and time.time() > log.stat().st_mtime + 0.5:
             sent.append(processes["tfdist"].pid)
             os.kill(sent[0], signal.SIGTERM)
 
-    command = [sys.executable, "-m", "tfdist", "run", *job(tmp_path, 2, "--work=100")]
+    command = [sys.executable, "-m", "tfdist", "run", *job(tmp_path, 2, "--work=200")]
     first = run_by_hand(tmp_path, {"tfdist": (command, {})}, deadline=100, watch=interrupt)
     assert first["tfdist"].code == EXIT_PREEMPTED, first["tfdist"].output
     resumed = launch(tmp_path, *job(tmp_path, 3, "--work=0"), deadline=100)

@@ -1,8 +1,8 @@
 """One epoch of asynchronous steps: each worker makes steps independently of the others.
 
 The chief hands a worker an execution, which is several steps, because each message costs the chief
-some milliseconds. An execution ends early if its shard ends; then the worker reads the next shard
-that nobody reads. If the number of steps is fixed, fast workers make more of them than slow ones.
+some milliseconds. An execution ends early if its shard ends; then the worker takes the next free
+shard. If the number of steps is fixed, fast workers make more of them than slow ones.
 The shards of a lost worker are read on by those that have nothing else to read, from the step that
 it had made.
 """
@@ -170,7 +170,7 @@ class AsynchronousEpoch(Epoch):
         return next((each for each in held if each not in in_flight), None)
 
     def _lease(self, worker: int) -> int | None:
-        """Gives a worker a shard that nobody reads, or that a lost worker has read."""
+        """Gives a worker a free shard, or one of a lost worker; None if there is none."""
         shard = self._ledger.lease(worker)
         if shard is None:
             self._withdraw_lost()

@@ -33,7 +33,7 @@ from tfdist.strategies.parameter_server.steps.worker_functions import Execution
 from tfdist.strategies.parameter_server.steps.worker_thread import WorkerThread
 from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 
-# On which the training steps are counted.
+# On which the steps are counted.
 _MARKS_DEVICE = "/job:ps/replica:0/task:0/device:CPU:0"
 
 
@@ -179,13 +179,13 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
 
     def _distribute(self, shards: sharding.Shards) -> PerWorkerShards:
         """The shards for Keras 3; Keras 2 passes them to `create_per_worker_dataset`."""
-        counts = shards.trains and self.synchronous is None
+        is_asynchronous = self.synchronous is None or not shards.trains
         return PerWorkerShards(
             shards,
             len(self._threads),
             self._take_start,
             self._new_epoch,
-            Marks(len(shards.makers), _MARKS_DEVICE) if counts else None,
+            Marks(len(shards.makers), _MARKS_DEVICE) if is_asynchronous else None,
         )
 
     def _take_start(self) -> tuple[int, tuple[int, ...]]:

@@ -46,7 +46,7 @@ class Ledger:
         return sorted(each for each in self._held if self._workers[each] == worker)
 
     def lease(self, worker: int) -> int | None:
-        """Gives a worker a shard that nobody reads; None if there is none."""
+        """Gives a worker a free shard; None if there is none."""
         free = set(range(len(self.steps))) - self._held - self._ended
         shard = min(free, key=lambda each: (self._workers[each] != worker, each), default=None)
         if shard is not None:

@@ -38,7 +38,7 @@ class PerWorkerShards:
       take_start: returns the completed epochs and, by shard, the steps from which a training
         resumes; later (0, ()).
       make_epoch: creates an epoch.
-      marks: counts the training steps of each shard; None for an evaluation.
+      marks: counts the steps of each shard; None if they are synchronous.
 
     Attributes:
       iterator_spec: the `tf.TypeSpec` of the iterators on the workers.
@@ -54,7 +54,7 @@ class PerWorkerShards:
       live_logs: the same for Keras 3, which reads the returned dict again at the end of the epoch.
       steps_of_epoch: by shard, the steps of the last epoch; empty until an epoch has ended.
       workers: by shard, the worker that has read it last, and has its dataset.
-      marks: counts the training steps of each shard; None for an evaluation.
+      marks: counts the steps of each shard; None if they are synchronous.
     """
 
     def __init__(

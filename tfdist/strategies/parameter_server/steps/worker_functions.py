@@ -30,7 +30,7 @@ class Execution:
       strategy: the TensorFlow strategy.
       step: takes an iterator and returns a nest of numeric tensors of static shapes, the logs.
       iterator_spec: the `tf.TypeSpec` of the iterators.
-      marks: counts the steps of each shard on a ps; None in an evaluation.
+      marks: counts the steps of each shard on a ps; None for none.
       packs: whether the transfers of each step are packed; see `packed_transfers`.
 
     Attributes:

@@ -41,7 +41,7 @@ class Request:
         batches that it has read, and anything else.
       report: called in this thread with the result.
       made: returns how many steps of the epoch and the shard are made, after a failure of the
-        connection; None if nobody knows.
+        connection; None if they are not counted.
       repeats: whether the steps are made again after a failure of the connection. Not where the
         workers wait for each other in a step: the others have what this one had sent.
     """

@@ -26,7 +26,7 @@ import tensorflow as tf
 from tensorflow.python.framework import auto_control_deps
 
 from tfdist.strategies.captures import eager_captures
-from tfdist.strategies.parameter_server.transfers.packing import is_small, pack, packs_of, unpack
+from tfdist.strategies.parameter_server.transfers.packing import pack, packs_of, unpack
 
 # Operations that may wait for another operation of the step without an edge in the graph.
 _WAITS = re.compile("Mutex|Queue|Barrier|Stage")
@@ -59,19 +59,12 @@ def packed_transfers() -> Iterator[Transfers]:
     operations, device_of = graph.get_operations()[before:], _devices(graph)
     if any(_WAITS.search(operation.type) for operation in operations):
         return
-    routes = _routes(operations, device_of, _transfers(operations, device_of))
-    small: defaultdict[int, list[tf.Tensor]] = defaultdict(list)
-    for route, uses in routes.items():
-        if _is_ps(route.target):
-            small[route.transfers] += [use.tensor for use in uses if is_small(use.tensor)]
-    for route, uses in routes.items():
+    for route, uses in _routes(operations, device_of, _transfers(operations, device_of)).items():
         values = {use.value: use.tensor for use in uses}
         keys, tensors = list(values), list(values.values())
         received: dict[Any, tf.Tensor] = {}
         for places in packs_of(tensors):
-            chosen = [tensors[place] for place in places]
-            together = small[route.transfers] if _is_ps(route.target) else []
-            sent = _send(route, chosen, together if is_small(chosen[0]) else [])
+            sent = _send(route, [tensors[place] for place in places])
             received.update(zip([keys[place] for place in places], sent, strict=True))
         for use in uses:
             use.operation._update_input(use.position, received[use.value])
@@ -175,18 +168,11 @@ def _is_sent(tensor: Any, source: str, target: str) -> bool:
     return tensor.dtype != tf.resource and source != target and (_is_ps(source) or _is_ps(target))
 
 
-def _send(
-    route: _Route, tensors: list[tf.Tensor], together: Sequence[tf.Tensor]
-) -> list[tf.Tensor]:
-    """Sends tensors in one message, as soon as those in `together` are computed, too.
-
-    All small updates of a step are sent at once: of a worker that is killed, nearly all steps are
-    made as a whole or not at all.
-    """
-    if len(tensors) == 1 and not together:
+def _send(route: _Route, tensors: list[tf.Tensor]) -> list[tf.Tensor]:
+    if len(tensors) == 1:
         return tensors
     with tf.control_dependencies(None):
-        with tf.device(route.source or None), tf.control_dependencies(together):
+        with tf.device(route.source or None):
             packed = pack(tensors)
         with tf.device(route.target or None):
             return unpack(packed, tensors)

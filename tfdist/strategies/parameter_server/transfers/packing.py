@@ -46,7 +46,7 @@ def packs_of(tensors: Sequence[tf.Tensor], devices: Sequence[str] | None = None)
     last: dict[Any, list[int]] = {}
     remaining: dict[Any, int] = {}
     for place, tensor in enumerate(tensors):
-        if not is_small(tensor):
+        if not _is_small(tensor):
             packs.append([place])
             continue
         kind = tensor.dtype, devices and devices[place]
@@ -58,8 +58,7 @@ def packs_of(tensors: Sequence[tf.Tensor], devices: Sequence[str] | None = None)
     return packs
 
 
-def is_small(tensor: tf.Tensor) -> bool:
-    """Whether a tensor can be in a pack with others."""
+def _is_small(tensor: tf.Tensor) -> bool:
     if tensor.dtype not in _DTYPES or not tensor.shape.is_fully_defined():
         return False
     return bytes_of(tensor) <= _SMALL_BYTES
