@@ -35,6 +35,7 @@ from tfdist.upstream import (
     keras_denominators,
     keras_output_dtype,
     onednn_empty_batches,
+    replica_threads,
     step_without_batch,
 )
 
@@ -78,6 +79,7 @@ class TrainingState:
         self._described: Sequence[str] = ()
         # The steps of the training minus those that the cursor has counted.
         self._offset = 0
+        replica_threads.apply()
         if strategy.topology.num_replicas > 1:
             onednn_empty_batches.apply()
         if not role.spec.workers_read_data:  # Those workers' steps have a condition.

@@ -19,7 +19,8 @@ pytestmark = [pytest.mark.stacks("newest"), pytest.mark.timeout(300)]
 def test_the_time_of_the_chief_grows_with_the_tasks_and_not_with_their_square() -> None:
     _, few = run(500)
     seconds, many = run(4000)
-    assert many < 12 * few, f"{few:.2f} s for 500 tasks, {many:.2f} s for 4000"
+    # With eight times as many tasks: 8 on an idle machine, 64 if it grew with the square.
+    assert many < 24 * few, f"{few:.2f} s for 500 tasks, {many:.2f} s for 4000"
     assert seconds < 180, "at most 10 s on a machine that does nothing else"
     large, small = (cluster_of(tasks, 1, 2) for tasks in (4000, 2))
     task = small.chief_task

@@ -154,7 +154,7 @@ def test_busy_tasks_are_not_idle(
     listener: socket.socket, clock: Clock, capsys: pytest.CaptureFixture[str]
 ) -> None:
     listener.listen()
-    command = "import time\nwhile time.process_time() < 1: pass\nprint(); time.sleep(60)"
+    command = "import time\nwhile time.process_time() < 1: pass\nprint(flush=True); time.sleep(60)"
     with subprocess.Popen(
         [sys.executable, "-c", command], stdout=subprocess.PIPE, start_new_session=True
     ) as busy:
