@@ -80,7 +80,8 @@ async def all_clients(cluster: Cluster) -> set[str]:
 
 def run_chief(tasks: int, *ports: int) -> None:
     cluster = cluster_of(tasks, *ports)
-    outcome = wait_at_barrier(config(cluster, cluster.chief_task, timeout=300.0, token=TOKEN))
+    me = config(cluster, cluster.chief_task, timeout=300.0, token=TOKEN, joins=True)
+    outcome = wait_at_barrier(me)
     print(outcome.verdict or f"The chief has waited {outcome.seconds:.1f} s.", flush=True)
 
 

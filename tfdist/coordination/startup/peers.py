@@ -78,6 +78,8 @@ class PeerTable:
             task: Peer(task, *host_and_port(me.cluster.address(task)))
             for task in peers_of(me.cluster, me.task)
         }
+        # A job can have thousands of peers, and each of them is looked at after each change.
+        self._needed = [peer for task, peer in self.peers.items() if self._is_needed(task)]
         self.hellos: dict[Task, Hello] = {me.task: me}
         self.misplaced: dict[Task, Hello] = {}
         self.twice: dict[Task, tuple[Hello, Hello]] = {}
@@ -154,8 +156,7 @@ class PeerTable:
 
         A single task that runs may be left over from an older job.
         """
-        needed = [peer for task, peer in self.peers.items() if self._is_needed(task)]
-        return self._joins and all(peer.reach.kind == protocol.RUNNING for peer in needed)
+        return self._joins and all(peer.reach.kind == protocol.RUNNING for peer in self._needed)
 
     def _is_needed(self, task: Task) -> bool:
         """Whether a worker cannot train without a task: the chief, or a ps."""
