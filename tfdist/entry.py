@@ -358,6 +358,7 @@ def _wait_for_peers(role: TaskRole, reporter: Reporter) -> None:
         timeout=role.flags.startup_timeout,
         token=role.token,
         joins=role.spec.workers_may_rejoin,
+        min_workers=role.job_options.workers_at_start,
     )
     outcome = startup.wait_at_barrier(config)
     if outcome.verdict:

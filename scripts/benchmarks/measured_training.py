@@ -52,7 +52,7 @@ class Steps(tf.keras.callbacks.Callback):
             file.write(f"{time.monotonic()} {word} {self._updates}\n")
 
 
-def fail(*_: Any) -> None:
+def fail(*_: Any, **__: Any) -> None:
     if Path(FLAGS.directory, "fail").exists():
         raise RuntimeError("failing, as requested")
 

@@ -1,9 +1,13 @@
-"""The training of measure_shards.py, which counts in the model the uses of each example."""
+"""The training of measure_shards.py and measure_elastic.py.
+
+It counts in the model the uses of each example.
+"""
 
 from __future__ import annotations
 
 import tfdist  # isort: skip
 
+import sys
 from typing import Any
 
 import numpy as np
@@ -15,12 +19,17 @@ RESULT = flags.DEFINE_string("result", None, "File for the counts of each epoch.
 EPOCHS = flags.DEFINE_integer("epochs", 4, "Epochs.")
 EXAMPLES = flags.DEFINE_integer("examples", 24_000, "Examples.")
 WORK = flags.DEFINE_integer("work", 6, "Products of matrices that a batch costs.")
+WAIT = flags.DEFINE_float("wait", 0.0, "Seconds that a batch waits, as for a slow disk.")
+PRINT = flags.DEFINE_bool("print_steps", False, "Whether each worker prints when it reads a batch.")
 BATCH = 50
 
 
 def work(numbers: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
     """A batch that takes some milliseconds of a core of the worker."""
     targets = tf.cast(numbers, tf.float32)[:, tf.newaxis]
+    if PRINT.value:
+        now = tf.strings.as_string(tf.timestamp(), precision=3)
+        tf.print("reads at", now, output_stream=sys.stderr)
     product = tf.eye(400) * (1 + 0 * targets[0])
     for _ in range(WORK.value):
         product @= product
@@ -28,6 +37,17 @@ def work(numbers: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
         tf.repeat(targets / 1e5 + 0 * product[0, 0], 8, axis=1),
         numbers[:, tf.newaxis],
     ), targets
+
+
+def waiting(data: tf.data.Dataset) -> tf.data.Dataset:
+    """The same data; each element takes some time, without a core."""
+    variant = tf.raw_ops.SleepDataset(
+        input_dataset=tf.data.experimental.to_variant(data),
+        sleep_microseconds=tf.constant(round(1e6 * WAIT.value), tf.int64),
+        output_types=[data.element_spec.dtype],
+        output_shapes=[data.element_spec.shape],
+    )
+    return tf.data.experimental.from_variant(variant, data.element_spec)
 
 
 class Loss(tf.keras.losses.Loss):
@@ -57,7 +77,8 @@ def main(job: tfdist.Job) -> None:
     def train_input(context: tf.distribute.InputContext) -> tf.data.Dataset:
         data = tf.data.Dataset.range(EXAMPLES.value)
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
-        return data.shuffle(EXAMPLES.value, seed=3).batch(BATCH).map(work)
+        data = data.shuffle(EXAMPLES.value, seed=3).batch(BATCH)
+        return waiting(data).map(work) if WAIT.value else data.map(work)
 
     def record(epoch: int, logs: Any = None) -> None:
         counts.append(tf.convert_to_tensor(uses.weights[0]).numpy()[:, 0])

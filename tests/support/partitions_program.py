@@ -56,15 +56,7 @@ def cluster(num_ps: int, part: int | None) -> PassesShards:
         for task in range(len(servers[job]))
     ]
     partitioner = partitions.partitioner_of(ParameterServerOptions(partition_bytes=part))
-    strategy = PassesShards(
-        tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec({**servers, "chief": addresses[-1:]}),
-            task_type="chief",
-            task_id=0,
-            rpc_layer="grpc",
-        ),
-        partitioner,
-    )
+    strategy = PassesShards({**servers, "chief": addresses[-1:]}, partitioner)
     strategy.servers = running
     EpochCoordinator(strategy)
     return strategy

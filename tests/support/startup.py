@@ -32,7 +32,11 @@ def workers(ports: Sequence[int]) -> Cluster:
 
 
 def config(cluster: Cluster, task: Task, **changes: Any) -> BarrierConfig:
-    own = {name: changes.pop(name) for name in ("token", "joins", "timeout") if name in changes}
+    own = {
+        name: changes.pop(name)
+        for name in ("token", "joins", "min_workers", "timeout")
+        if name in changes
+    }
     me = {"strategy": "multi_worker_mirrored", "versions": {"python": "3"}, **changes}
     return BarrierConfig(Hello(cluster=cluster, task=task, **me), **{"timeout": 20.0, **own})
 

@@ -142,7 +142,8 @@ class LaunchOptions(ElasticOptions, HostsOptions):
     )
     restart_delay: float = option(
         1.0,
-        "seconds before the first restart, doubled before each further one, at most 60",
+        "seconds before the second restart, doubled before each further one, at most 60; the first "
+        "is not delayed, and neither is one that comes 30 s after the last one",
         least=0.0,
     )
     start_method: str | None = option(

@@ -136,6 +136,11 @@ class Options:
         return {n: value for n, value in values.items() if value != self.defined()[n].default}
 
     @property
+    def workers_at_start(self) -> int | None:
+        """How many workers must be there when the training begins; None for all."""
+        return None
+
+    @property
     def implementation(self) -> str | None:
         """The strategy class that these options select, as `module:name`; None for the class in the
         strategy's row of the table."""

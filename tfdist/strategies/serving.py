@@ -32,6 +32,9 @@ _POLL_SECONDS = 0.25
 # network, and for a launcher, which sends the completion notice a moment after the chief's exit.
 _EXIT_SECONDS, _LOST_SECONDS = 0.25, 3.0
 
+# For the chief to take this task out of TensorFlow's cluster.
+_LEAVE_SECONDS = 1.0
+
 
 def run_function(role: TaskRole, chief_at: tuple[str, int]) -> NoReturn:
     """Runs the function of this task's type until the job ends, and exits.
@@ -68,6 +71,7 @@ def serve_until_end(
     *,
     watches_chief: bool = True,
     chief_at: tuple[str, int] | None = None,
+    may_leave: Callable[[], bool] = lambda: False,
     sleep: Callable[[float], None] = time.sleep,
 ) -> None:
     """Returns when the chief and the others have exited.
@@ -78,6 +82,7 @@ def serve_until_end(
       others: tasks that are served besides the chief.
       watches_chief: whether this task waits for the chief in a step, and so ends if that is lost.
       chief_at: where the chief answers as long as it runs, if it may have no TensorFlow server.
+      may_leave: called after a signal, until it returns True; then this task leaves the job.
       sleep: waits for a number of seconds.
 
     Raises:
@@ -94,6 +99,10 @@ def serve_until_end(
         memory = Memory(str(settings.task))
         while not served.have_exited():
             memory.look()
+            if preemption.is_requested and may_leave():
+                log(f"{settings.task} leaves; the other workers read the rest of its data")
+                sleep(_LEAVE_SECONDS)
+                return
             sleep(_POLL_SECONDS)
     if preemption.is_requested and not served.has_completed:
         sys.exit(EXIT_PREEMPTED)

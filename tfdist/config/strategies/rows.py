@@ -94,6 +94,16 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
         "takes more of them (default one for each worker)",
         least=1,
     )
+    min_workers: int | None = option(
+        None,
+        "begin when this many workers are there; the others may join, and workers may leave after "
+        "a SIGTERM, while the job runs (default all workers)",
+        least=1,
+    )
+
+    @property
+    def workers_at_start(self) -> int | None:
+        return self.min_workers
 
     def num_tasks(self, cluster: Cluster) -> int:
         return len(cluster.worker)
@@ -112,7 +122,14 @@ class ParameterServerOptions(SynchronousUpdates, AccumulationOptions):
             )
         super().check(cluster)
         if self.sync:
-            refuse(self.given("accumulate_steps", "data_shards"), "not with --sync")
+            refuse(self.given("accumulate_steps", "data_shards", "min_workers"), "not with --sync")
+        if not cluster.chief:
+            refuse(self.given("min_workers"), "with a chief", "Add --chief: worker 0 cannot leave.")
+        if (self.min_workers or 0) > len(cluster.worker):
+            refuse(
+                self.given("min_workers"),
+                f"at most {len(cluster.worker)}, the number of workers in the cluster",
+            )
         if self.num_shards(cluster) < len(cluster.worker):
             refuse(
                 self.given("data_shards"),
@@ -268,6 +285,7 @@ ROWS = (
         uses_ps=True,
         workers_read_data=True,
         workers_may_rejoin=True,
+        elastic=True,
         serving=(WORKER, PS),
         shares_variables=True,
     ),

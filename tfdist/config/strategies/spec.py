@@ -50,7 +50,8 @@ class StrategySpec:
         then joins them.
       serving: the types of the tasks that serve and do not train, except the chief.
       shares_variables: whether several replicas update the same variables.
-      elastic: whether a job can restart with a different number of tasks.
+      elastic: whether the number of workers can change: in a restart of all tasks, or while the
+        others train if `workers_may_rejoin`.
       rendezvous: the launcher's module for the tasks' rendezvous, if the tasks do not read
         TF_CONFIG: `serve_hosts(hosts, host, port)` runs the server, and `environment_of(hosts,
         rank, host, port)` returns the environment variables of a task.

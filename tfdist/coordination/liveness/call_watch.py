@@ -19,8 +19,9 @@ import threading
 import time
 from collections.abc import Callable, Container, Iterable, Mapping
 
-#: The report that the process itself runs.
+#: The report that the process itself runs, and the beginning of one that a task is away.
 ALIVE = "alive"
+_AWAY = "-"
 
 #: The timeouts after which a process that reports nothing is considered blocked. A call may hold
 #: Python's global interpreter lock, which stops all reports. But so may a long computation in an
@@ -34,9 +35,9 @@ def report_calls(
     """Calls each task in a thread of its own, and reports each return.
 
     Args:
-      calls: by task, a small call. It returns False if this process is still connecting to the
-        task, which is not reported. An exception is a return: whether a task was lost is for the
-        calls that need it.
+      calls: by task, a small call. It returns False if this process is not connected to the task,
+        which is away. An exception is a return: whether a task was lost is for the calls that need
+        it.
       seconds: the seconds between two calls of a task.
       write: reports a line; an OSError, when the reader has exited, ends the thread.
     """
@@ -47,8 +48,7 @@ def report_calls(
             with contextlib.suppress(Exception):
                 is_connected = call()
             try:
-                if is_connected:
-                    write(name)
+                write(name if is_connected else _AWAY + name)
             except (OSError, ValueError):
                 return
             time.sleep(seconds)
@@ -66,6 +66,9 @@ class CallWatch:
     Args:
       tasks: the names of the called tasks.
       timeout: seconds after which a call that has not returned is considered lost.
+
+    Attributes:
+      away: the tasks to which the calling process is not connected; it waits for none of them.
     """
 
     def __init__(self, tasks: Iterable[str], timeout: float) -> None:
@@ -73,12 +76,19 @@ class CallWatch:
         self._silence = dict.fromkeys([ALIVE, *tasks], 0.0)
         # A task counts from its first report: connecting to it takes a while.
         self._known: set[str] = set()
+        self.away: set[str] = set()
 
     def receive(self, name: str) -> None:
-        """Records that a call has returned, or for ALIVE, that the calling process runs."""
-        if name in self._silence:
-            self._silence[name] = 0.0
-            self._known.add(name)
+        """Records that a call has returned, or for ALIVE, that the calling process runs; or that a
+        task is away."""
+        task = name.removeprefix(_AWAY)
+        if task in self._silence:
+            self._silence[task] = 0.0
+            known, other = self._known, self.away
+            if task != name:
+                known, other = other, known
+            known.add(task)
+            other.discard(task)
 
     def advance(self, seconds: float, answering: Container[str]) -> None:
         """Records that time has passed in which the calling process could run.

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Container, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import IO
@@ -119,17 +119,19 @@ def _watch(
     end: Callable[[BaseException], None],
     sleep: Callable[[float], bool],
     serving: set[str],
+    away: Container[str] = (),
 ) -> None:
     """Calls `end` when a task has not answered for `timeout`; returns when `sleep` returns True.
 
-    Keeps `serving` equal to the tasks whose server has answered last.
+    Keeps `serving` equal to the tasks whose server has answered last. Those in `away` need not
+    answer.
     """
     # Counted from the first failed probe: this process, too, may have been suspended before it.
     silent_since: dict[str, float] = {}
     while True:
         for task, address in tasks.items():
             begin = time.monotonic()
-            listener = identify(address)
+            listener = Listener.REFUSED if task in away else identify(address)
             if listener is Listener.SERVER:
                 serving.add(task)
             else:
@@ -181,7 +183,7 @@ def _main(parent: int, timeout: float, tasks: Mapping[str, str]) -> None:
                 return True
         return is_orphan()
 
-    _watch(tasks, timeout, end, sleep, serving)
+    _watch(tasks, timeout, end, sleep, serving, watch.away)
 
 
 def _parent_ends(error: LostTaskError, has_ended: Callable[[], bool]) -> bool:

@@ -129,12 +129,26 @@ class Chief(Participant):
 
     def _awaited(self) -> Iterator[Task]:
         """The tasks that the barrier still waits for."""
-        for task, peer in self.table.peers.items():
-            session = self._sessions.get(task)
-            is_complete = session is not None and session.report.complete
-            # A task that is training already does not report.
-            if not self.table.reaches(peer) or (peer.is_reached and not is_complete):
+        least = self.table.min_workers
+        if least is None:
+            yield from filter(self._is_awaited, self.table.peers)
+            return
+        there, away = 0, []
+        for task in self.table.peers:
+            is_awaited, may_be_away = self._is_awaited(task), self.table.may_be_away(task)
+            there += may_be_away and not is_awaited
+            if is_awaited and not may_be_away:
                 yield task
+            elif is_awaited:
+                away.append(task)
+        if there < least:
+            yield from away
+
+    def _is_awaited(self, task: Task) -> bool:
+        peer, session = self.table.peers[task], self._sessions.get(task)
+        is_complete = session is not None and session.report.complete
+        # A task that is training already does not report.
+        return not self.table.reaches(peer) or (peer.is_reached and not is_complete)
 
     async def _send_status(self) -> None:
         await asyncio.sleep(HEARTBEAT_SECONDS)

@@ -64,12 +64,14 @@ class BarrierConfig:
       token: the job's token; it must be the same in all tasks. Without one, only the addresses of
         the cluster are listened to.
       joins: whether this task can join a job that is training already.
+      min_workers: how many workers must be there; None for all.
     """
 
     me: Hello
     timeout: float
     token: str = ""
     joins: bool = False
+    min_workers: int | None = None
 
 
 class Participant(ABC):
@@ -84,7 +86,7 @@ class Participant(ABC):
         self.config = config
         self.me = config.me
         self.log = log
-        self.table = PeerTable(self.me, joins=config.joins)
+        self.table = PeerTable(self.me, joins=config.joins, min_workers=config.min_workers)
         self._resolver = ThreadPoolExecutor(max_workers=32)
         self._origins = Origins(self.me.cluster, self._resolver, log)
         self._handshake_seconds = _HANDSHAKE_SECONDS + _HANDSHAKE_SECONDS_PER_TASK * len(

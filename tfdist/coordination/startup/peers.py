@@ -1,6 +1,6 @@
 """What a task knows about its peers while it waits at the startup barrier.
 
-    table = PeerTable(hello, joins=False)
+    table = PeerTable(hello, joins=False, min_workers=None)
     table.receive(hello_of_a_peer)
     peer.reach = table.identify(peer, hello_at_its_address)
     table.contradiction()         # why these tasks cannot train together; None so far
@@ -72,7 +72,7 @@ class PeerTable:
       twice: by a task, two of its processes that run at the same time.
     """
 
-    def __init__(self, me: Hello, *, joins: bool) -> None:
+    def __init__(self, me: Hello, *, joins: bool, min_workers: int | None) -> None:
         self.me = me
         self.peers = {
             task: Peer(task, *host_and_port(me.cluster.address(task)))
@@ -83,6 +83,7 @@ class PeerTable:
         self.hellos: dict[Task, Hello] = {me.task: me}
         self.misplaced: dict[Task, Hello] = {}
         self.twice: dict[Task, tuple[Hello, Hello]] = {}
+        self.min_workers = min_workers
         self._joins = joins
         self._disagreeing: set[Task] = set()
 
@@ -133,12 +134,19 @@ class PeerTable:
 
     def reaches(self, peer: Peer) -> bool:
         """Whether this task can train with the peer, as far as their connection is concerned."""
+        is_chief = self.me.task == self.me.cluster.chief_task
+        if not is_chief and self.may_be_away(peer.task):
+            return True
         if peer.is_reached or not self._can_join():
             return peer.is_reached
         # A service of its own is no TensorFlow server, and another worker may have been lost.
-        is_other = self.me.task != self.me.cluster.chief_task and not self._is_needed(peer.task)
+        is_other = not is_chief and not self._is_needed(peer.task)
         is_service = not peer.task.kind.in_tensorflow
         return peer.reach.kind == protocol.RUNNING or is_service or is_other
+
+    def may_be_away(self, task: Task) -> bool:
+        """Whether the job can begin without a task, if enough other workers are there."""
+        return self.min_workers is not None and not self._is_needed(task)
 
     def reaches_all(self) -> bool:
         """Whether this task reaches all peers that it must connect to."""

@@ -19,16 +19,18 @@ from tfdist.cluster.task_types import CHIEF
 from tfdist.compat import building, checks
 from tfdist.compat import keras as keras_compat
 from tfdist.config.strategies.rows import ParameterServerOptions
-from tfdist.coordination import listening
+from tfdist.coordination import listening, probe
 from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
 from tfdist.errors import refuse
+from tfdist.process.deadline import wait_until
 from tfdist.process.devices import use_devices
 from tfdist.strategies.base import Strategy, Topology
 from tfdist.strategies.checkpointing import Checkpointing
 from tfdist.strategies.cursor import EpochCursor
 from tfdist.strategies.parameter_server.steps.coordinator import EpochCoordinator
+from tfdist.strategies.parameter_server.steps.departure import Departure
 from tfdist.strategies.parameter_server.steps.exchange import Exchange
 from tfdist.strategies.parameter_server.steps.synchronous_functions import Synchronous
 from tfdist.strategies.parameter_server.steps.tracing import number_of_worker
@@ -36,6 +38,7 @@ from tfdist.strategies.parameter_server.tensorflow_strategy import PassesShards
 from tfdist.strategies.parameter_server.variables import partitioner as partitioners
 from tfdist.strategies.parameter_server.variables.checkpoint_layout import WholeLayout
 from tfdist.strategies.parameter_server.variables.partitioner import Partitioner, partitioner_of
+from tfdist.strategies.serving import serve_until_end
 from tfdist.upstream import keras2_class_weight, keras2_steps_per_execution
 
 
@@ -191,19 +194,36 @@ class ParameterServer(Strategy[ParameterServerOptions]):
     def callbacks(self) -> list[tf.keras.callbacks.Callback]:
         return [] if keras_compat.is_keras_3(tf.keras.Model) else [_WithoutTrainGraph()]
 
+    def serve(self) -> None:
+        if self.options.min_workers is None or not self.task.kind.trains:
+            return super().serve()
+        departure = Departure(self.task.index)
+        may_leave = partial(departure.may_leave, self._server)
+        return serve_until_end(self.settings, self.preemption, may_leave=may_leave)
+
+    def _workers_away(self) -> list[int]:
+        """The workers that are not there, as soon as enough others are."""
+        least, workers = self.options.min_workers, self.cluster.worker
+        if least is None:
+            return []
+        away: list[int] = []
+
+        def are_enough() -> bool:
+            found = [probe.identify(address) for address in workers]
+            away[:] = [n for n, each in enumerate(found) if each is not probe.Listener.SERVER]
+            return len(workers) - len(away) >= least
+
+        wait_until(are_enough, self.settings.startup_timeout, pause=0.1)
+        return away
+
     def _coordinate(self, partitioner: Partitioner | None) -> None:
         jobs = self.cluster.jobs(in_tensorflow=True)
         if not self.cluster.chief:
             host, _ = host_and_port(self.cluster.address(self.task))
             with listening.listen() as free:
                 jobs[CHIEF] = [f"{host}:{free.getsockname()[1]}"]
-        self.tf_strategy = PassesShards(
-            tf.distribute.cluster_resolver.SimpleClusterResolver(
-                tf.train.ClusterSpec(jobs), task_type=CHIEF, task_id=0, rpc_layer="grpc"
-            ),
-            # TensorFlow's partitioned variables do not fit into those of Keras 3.
-            partitioner,
-        )
+        # TensorFlow's partitioned variables do not fit into those of Keras 3.
+        self.tf_strategy = PassesShards(jobs, partitioner, self._workers_away())
         if self._replicas is not None:
             self._synchronous = Synchronous(
                 replicas_to_aggregate=self._replicas,
@@ -224,8 +244,19 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers},
             self.settings.heartbeat_timeout,
-            calls={str(task): partial(_call, task, coordinator) for task in servers},
+            calls={str(task): partial(self._call, task, coordinator) for task in servers},
         )
+
+    def _call(self, task: Task, coordinator: EpochCoordinator) -> bool:
+        """Makes a small remote call to a task; returns whether the task is connected."""
+        if task.kind.trains and coordinator.is_reconnecting(task.index):
+            return False
+        if task.kind.trains and self.options.min_workers is not None:
+            coordinator.let_leave(task.index, self.options.min_workers)
+            return True
+        with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
+            tf.identity(0).numpy()
+        return True
 
 
 def _device_of_ps(index: int) -> str:
@@ -241,12 +272,3 @@ def _prepare_keras_3() -> None:
     keras3_gathered_rows.apply()
     replica_seeds.apply(number_of_worker)
     split_layers.apply()
-
-
-def _call(task: Task, coordinator: EpochCoordinator) -> bool:
-    """Makes a small remote call to a task; returns whether the task is connected."""
-    if task.kind.trains and coordinator.is_reconnecting(task.index):
-        return False
-    with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
-        tf.identity(0).numpy()
-    return True

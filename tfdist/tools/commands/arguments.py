@@ -12,6 +12,7 @@ from tfdist.cluster.task_counts import TaskCounts
 from tfdist.cluster.task_types import TaskType
 from tfdist.config import flags
 from tfdist.config.flags import AUTO
+from tfdist.config.launch_options import ElasticOptions
 from tfdist.config.options import Option
 from tfdist.config.strategies import table
 from tfdist.errors import UsageError
@@ -81,7 +82,9 @@ def read_job_flags(arguments: argparse.Namespace) -> dict[str, Any]:
 
 
 def _job_options() -> dict[str, Option]:
-    return {name: each for name, each in flags.option_flags().items() if name != "strategy"}
+    # `tfdist run` passes its own --min_workers on.
+    others = ("strategy", *ElasticOptions.defined())
+    return {name: each for name, each in flags.option_flags().items() if name not in others}
 
 
 def add_options(parser: Any, options: Mapping[str, Option]) -> None:

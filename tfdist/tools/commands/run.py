@@ -15,6 +15,7 @@ from tfdist.cluster import Cluster, task_types
 from tfdist.cluster.config import ClusterConfig
 from tfdist.cluster.environments.host_flags import from_flags
 from tfdist.cluster.environments.tf_config import from_tf_config
+from tfdist.cluster.task_counts import TaskCounts
 from tfdist.config.flags import AUTO
 from tfdist.config.launch_options import (
     NOT_ISOLATED,
@@ -182,11 +183,21 @@ def _run_on_hosts(arguments: argparse.Namespace, options: LaunchOptions) -> int:
 
 def _run_elastic(arguments: argparse.Namespace, options: LaunchOptions) -> int:
     accepted = "not supported with --host_discovery_script, which sets the number of workers"
-    refuse({**_number_flags(arguments), **read_cluster_flags(arguments)}, accepted)
-    elastic = [row.name for row in table.rows().values() if row.elastic]
+    numbers, script = _number_flags(arguments), _script(arguments, options)
+    workers = {name: number for name, number in numbers.items() if name == "workers"}
+    refuse({**workers, **read_cluster_flags(arguments)}, accepted)
+    elastic = {row.name: row for row in table.rows().values() if row.elastic}
     if arguments.strategy not in elastic:
         raise UsageError.choice("--strategy", arguments.strategy, elastic)
-    job, supervision = JobSpec(**_script(arguments, options)), _supervision(arguments, options)
+    counts = TaskCounts(worker=1)
+    if elastic[arguments.strategy].workers_may_rejoin:
+        counts = read_numbers(arguments, task_types.by_flag(), workers=options.max_workers or 1)
+        counts = counts.with_chief()
+        script["flags"]["min_workers"] = options.min_workers
+    else:
+        refuse(numbers, accepted)
+    job = JobSpec(counts=counts, **script)
+    supervision = _supervision(arguments, options)
     return local.run_elastic(job, options, environ=os.environ, supervision=supervision)
 
 

@@ -67,15 +67,7 @@ class ElasticMembership(Membership):
           UsageError: the script cannot be used, at its first time; or a port is missing.
           TimeoutError: there have not been enough hosts for too long.
         """
-        self.close()
-        self._asked = self._script.ask()
-        try:
-            self._hosts = self._script.read()
-        except UsageError as error:
-            if self._hosts is None:
-                raise
-            self._say_once(f"warning: continuing with the previous hosts. {error}")
-        assert self._hosts is not None
+        self._hosts = self._read()
         self._addresses = self._addresses_on(self._hosts)
         cluster = Cluster(worker=self._addresses)
         mine = [task for task in cluster.tasks() if self._is_mine(cluster.address(task))]
@@ -86,7 +78,7 @@ class ElasticMembership(Membership):
             refuse(
                 {"port": None},
                 "the first port of each host's tasks, if there are several machines",
-                f"Choose a port that is free on all of {_listed(self._hosts)}, or pass this "
+                f"Choose a port that is free on all of {listed(self._hosts)}, or pass this "
                 "machine's name with --host.",
             )
         self._waits_since = None
@@ -94,7 +86,7 @@ class ElasticMembership(Membership):
         rendezvous = Rendezvous.here(self.job.row, len(mine), self.ports[-1])
         self.rendezvous = rendezvous if is_alone else None
         workers = "1 worker" if len(self._addresses) == 1 else f"{len(self._addresses)} workers"
-        log(f"{workers} on {_listed(self._hosts)}")
+        log(f"{workers} on {listed(self._hosts)}")
         place = Place(
             environ=self.environ,
             computing=mine,
@@ -106,6 +98,29 @@ class ElasticMembership(Membership):
 
     def change(self) -> str | None:
         """The reason why all tasks must restart, or None. Does not wait."""
+        hosts = self._news()
+        if hosts is None or self._addresses_on(hosts) == self._addresses:
+            return None
+        return f"the hosts are now {listed(hosts)}"
+
+    def close(self) -> None:
+        """Ends the script if it is running."""
+        self._asked.close()
+
+    def _read(self) -> tuple[Host, ...]:
+        """The hosts, at a start of all tasks; the previous ones if the script fails."""
+        self.close()
+        self._asked = self._script.ask()
+        try:
+            return self._script.read()
+        except UsageError as error:
+            if self._hosts is None:
+                raise
+            self._say_once(f"warning: continuing with the previous hosts. {error}")
+            return self._hosts
+
+    def _news(self) -> tuple[Host, ...] | None:
+        """The hosts; None while the script runs, or if it fails."""
         asked, self._asked = self._asked, self._script.ask()
         try:
             hosts = next(asked)
@@ -114,15 +129,9 @@ class ElasticMembership(Membership):
             return None
         if hosts is None:
             self._asked = asked
-            return None
-        self._said.clear()
-        if self._addresses_on(hosts) == self._addresses:
-            return None
-        return f"the hosts are now {_listed(hosts)}"
-
-    def close(self) -> None:
-        """Ends the script if it is running."""
-        self._asked.close()
+        else:
+            self._said.clear()
+        return hosts
 
     def _addresses_on(self, hosts: Sequence[Host]) -> tuple[str, ...]:
         places = [(host.name, index) for host in hosts for index in range(host.slots)]
@@ -134,15 +143,14 @@ class ElasticMembership(Membership):
     def _is_mine(self, address: str) -> bool:
         if self.options.host is not None:
             return address.rpartition(":")[0] == self.options.host
-        host, _ = host_and_port(address)
-        return any(map(addresses.is_of_this_machine, addresses.resolve(host)))
+        return is_here(host_and_port(address)[0])
 
     def _wait(self, is_listed: bool) -> None:
         assert self._hosts is not None
         needed = f"--min_workers={self.options.min_workers}"
         if not is_listed:
             needed = f"{self.options.host or 'this machine'} to be listed"
-        needed += f": {FLAG} lists {_listed(self._hosts)}"
+        needed += f": {FLAG} lists {listed(self._hosts)}"
         now = time.monotonic()
         self._waits_since = self._waits_since or now
         if now > self._waits_since + self.options.elastic_timeout:
@@ -156,5 +164,11 @@ class ElasticMembership(Membership):
             log(text)
 
 
-def _listed(hosts: Sequence[Host]) -> str:
+def is_here(host: str) -> bool:
+    """Whether a host is this machine."""
+    return any(map(addresses.is_of_this_machine, addresses.resolve(host)))
+
+
+def listed(hosts: Sequence[Host]) -> str:
+    """The hosts, for the log."""
     return ", ".join(map(str, hosts)) or "no host"

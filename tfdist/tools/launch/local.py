@@ -20,12 +20,13 @@ from tfdist.coordination import shutdown
 from tfdist.coordination.seal import TOKEN_VARIABLE, new_token, token_of
 from tfdist.process.cores import given_cores
 from tfdist.tools.launch.elastic_job import ElasticMembership
+from tfdist.tools.launch.elastic_workers import ElasticWorkers
 from tfdist.tools.launch.job_spec import JobSpec, task_specs
 from tfdist.tools.launch.membership import Membership
 from tfdist.tools.launch.rendezvous import HOST
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.supervisor import Supervisor
-from tfdist.tools.launch.task_plan import ScriptSpec, TaskSpec
+from tfdist.tools.launch.task_plan import TaskSpec
 
 # Longer than a server takes to find that its chief has exited.
 _NOTICE_SECONDS = 10.0
@@ -84,7 +85,7 @@ def run_one(
 
 
 def run_elastic(
-    job: ScriptSpec,
+    job: JobSpec,
     options: ElasticOptions,
     *,
     environ: Mapping[str, str],
@@ -101,8 +102,9 @@ def run_elastic(
     assert options.max_workers is not None
     if options.port is None:
         environ = {TOKEN_VARIABLE: new_token(), **environ}
-    with hold_ports(options.max_workers + 1) as ports:
-        members = ElasticMembership(job=job, options=options, ports=ports, environ=environ)
+    kind = ElasticWorkers if job.row.workers_may_rejoin else ElasticMembership
+    with hold_ports(max(options.max_workers + 1, job.num_ports)) as ports:
+        members = kind(job=job, options=options, ports=ports, environ=environ)
         with closing(members):
             return Supervisor(members, environ, supervision).run()
 

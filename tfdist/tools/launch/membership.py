@@ -33,6 +33,14 @@ class Membership:
         """
         return self.always
 
+    def is_there(self, task: TaskSpec) -> bool:
+        """Whether one of `tasks()` is started now, and not by `moves` later."""
+        return True
+
+    def moves(self) -> tuple[Sequence[TaskSpec], Sequence[TaskSpec]]:
+        """The tasks that join the others and those that leave them. Does not wait."""
+        return (), ()
+
     def change(self) -> str | None:
         """The reason why all tasks must restart, or None. Does not wait."""
         return None

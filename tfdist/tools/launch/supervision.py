@@ -17,7 +17,8 @@ class Supervision:
       grace_period: seconds for the tasks to save and exit after a signal to the launcher; then
         they are killed. After a failure it is at most 5 seconds.
       max_restarts: how many restarts of failed tasks the whole job may have.
-      restart_delay: seconds before the first restart; the delay doubles with each restart.
+      restart_delay: seconds before the second restart; the delay doubles with each restart. The
+        first one is not delayed, and neither is one that comes long after the last one.
       shutdown_timeout: seconds after the exit of the first task. Then the tasks that still run are
         logged, and those that were restarted alone are killed. The evaluator has no limit.
       server_timeout: seconds that a server may run, after the chief has exited and no task trains

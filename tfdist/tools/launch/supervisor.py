@@ -3,7 +3,7 @@
 code = Supervisor(Membership(tasks), environ, options).run()
 
 A task that fails is restarted, alone or together with all others, or ends the job. If the number of
-tasks can change, all tasks are restarted when it does.
+tasks can change, all tasks are restarted when it does, or single ones come and leave.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ import os
 import selectors
 import signal
 import sys
+import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -32,8 +33,11 @@ from tfdist.tools.launch.task_plan import TaskSpec
 from tfdist.tools.launch.timers import Timers
 
 _LONGEST_RESTART_DELAY = 60.0
-# For the other tasks to exit after a failure; they cannot save without the failed task.
-_FAILURE_SECONDS = 5.0
+# A restart that comes so long after the last one is not delayed, as the first one is not.
+_SETTLED_SECONDS = 30.0
+# For the other tasks to exit after a failure; they cannot save without the failed task. The shorter
+# time is for a restart: they may wait for the failed task in a collective.
+_FAILURE_SECONDS, _RESTART_SECONDS = 5.0, 1.0
 # Between two checks of the members, and of whether the tasks have met.
 _CHECK_SECONDS = 1.0
 
@@ -58,11 +62,13 @@ class Supervisor:
         self._printer = options.make_printer()
         self._selector = selectors.DefaultSelector()
         self._restarts = 0
+        # Restarts soon after one another, and the time of the last one.
+        self._quick_restarts, self._restarted_at = 0, -math.inf
         # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
         # Whether the kernel cannot end a task.
         self._has_left = False
-        # Servers that were killed because the training is complete.
+        # Servers that were killed because the training is complete, and tasks that were to leave.
         self._dismissed: set[Process] = set()
         self._chief_has_ended = False
         # After a signal, in a restart of all tasks.
@@ -123,12 +129,11 @@ class Supervisor:
         if not self._tasks:
             self._starts.set("all", _CHECK_SECONDS, self._start_all)
             return
-        if self._members.can_change:
-            self._deadlines.every("membership", _CHECK_SECONDS, self._check_membership)
+        self._deadlines.every("membership", _CHECK_SECONDS, self._check_membership)
         self._service.close()
         if rendezvous := self._members.rendezvous:
             self._service.enter_context(rendezvous.serve(token_of(self._environ)))
-        for task in self._tasks:
+        for task in filter(self._members.is_there, self._tasks):
             self._start(task)
         self._notices = Notices(tuple(self._running))
         self._deadlines.every("notices", _CHECK_SECONDS, self._notices.look)
@@ -195,6 +200,26 @@ class Supervisor:
             log(f"{change}: all tasks save and restart")
             self._end_all(signal.SIGTERM, self._options.grace_period)
             self._restart_all(delay=0.0)
+        come, leave = self._members.moves()
+        for task in come:
+            self._join(task)
+        for task in leave:
+            self._leave(task)
+
+    def _join(self, task: TaskSpec) -> None:
+        if any(process.task is task for process in self._running):  # It has not left yet.
+            self._starts.set(task.name, _CHECK_SECONDS, lambda: self._join(task))
+        else:
+            self._start(task)
+
+    def _leave(self, task: TaskSpec) -> None:
+        self._starts.pop(task.name, None)
+        for process in self._running:
+            if process.task is task and process not in self._dismissed:
+                self._dismissed.add(process)
+                process.signal(signal.SIGTERM)
+                seconds = self._options.grace_period
+                self._deadlines.set(f"{task.name} leaves", seconds, process.kill)
 
     def _forget(self, process: Process) -> None:
         for source in process.sources:
@@ -251,17 +276,28 @@ class Supervisor:
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
             self._fail(process, cause, code, how)
         else:
-            doubled = 2.0 ** min(self._restarts, 60)
-            delay = min(self._options.restart_delay * doubled, _LONGEST_RESTART_DELAY)
+            delay = self._next_delay()
+            when = f"in {delay:g} s" if delay else "now"
             self._restarts += 1
             how += f", restart {self._restarts} of {self._options.max_restarts}"
             if self._restarts_alone(process, cause):
-                log(f"{how} in {delay:g} s")
+                log(f"{how} {when}")
                 self._starts.set(process.name, delay, lambda: self._replace(process.task))
             else:
-                log(f"{how} of all tasks in {delay:g} s{self._and_end()}")
-                self._end_others(process, code)
+                log(f"{how} of all tasks {when}{self._and_end()}")
+                self._end_others(process, code, _RESTART_SECONDS)
                 self._restart_all(delay)
+
+    def _next_delay(self) -> float:
+        """The seconds before the next restart."""
+        now = time.monotonic()
+        if now > self._restarted_at + _SETTLED_SECONDS:
+            self._quick_restarts = 0
+        quick, longest = self._quick_restarts, _LONGEST_RESTART_DELAY
+        doubled = 2.0 ** min(quick - 1, 60)
+        delay = min(self._options.restart_delay * doubled, longest) if quick else 0.0
+        self._quick_restarts, self._restarted_at = quick + 1, now + delay
+        return delay
 
     def _restarts_alone(self, process: Process, cause: Process) -> bool:
         # A task that has lost the chief exits first; the chief and all other tasks hang.
@@ -302,12 +338,14 @@ class Supervisor:
             return ended
         return min(times, key=lambda process: times[process])
 
-    def _end_others(self, ended: Process, code: int) -> None:
+    def _end_others(
+        self, ended: Process, code: int, failure_seconds: float = _FAILURE_SECONDS
+    ) -> None:
         """Ends the running tasks after a task has ended with `code`."""
         is_failure = code != EXIT_PREEMPTED
         seconds = self._options.grace_period
         if is_failure:
-            seconds = min(_FAILURE_SECONDS, seconds)
+            seconds = min(failure_seconds, seconds)
         # Others that notice its exit are saving too; a second signal would stop them.
         is_noticed = not (is_failure or ended.task.restarts_alone or self._has_servers())
         self._end_all(None if is_noticed else signal.SIGTERM, seconds)

@@ -9,6 +9,9 @@ import psutil
 import pytest
 
 from tests.support.launchers import DEADLINE, Start, lines_until, outlive
+from tfdist.tools.launch import supervisor
+from tfdist.tools.launch.membership import Membership
+from tfdist.tools.launch.supervision import Supervision
 
 pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
@@ -52,7 +55,7 @@ def test_tasks_that_train_together_start_again_together(
     _, err = launcher.communicate(timeout=DEADLINE)
     assert (launcher.returncode, err) == (
         0,
-        "tfdist: worker:1 failed with exit code 3, restart 1 of 1 of all tasks in 0.05 s, ending "
+        "tfdist: worker:1 failed with exit code 3, restart 1 of 1 of all tasks now, ending "
         "worker:0\n",
     )
     assert starts(tmp_path) == {"worker-0": 2, "worker-1": 2}
@@ -66,13 +69,22 @@ def test_a_job_that_fails_again_and_again_is_given_up_with_its_cause(
     _, err = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == 4
     assert err.splitlines() == [
-        "tfdist: worker:0 failed with exit code 4, restart 1 of 2 of all tasks in 0.05 s",
-        "tfdist: worker:0 failed with exit code 4, restart 2 of 2 of all tasks in 0.1 s",
+        "tfdist: worker:0 failed with exit code 4, restart 1 of 2 of all tasks now",
+        "tfdist: worker:0 failed with exit code 4, restart 2 of 2 of all tasks in 0.05 s",
         "tfdist: worker:0 failed with exit code 4 (given up after 2 restarts)",
         "tfdist: the last lines of worker:0:",
         "[worker:0] no data",
     ]
     assert starts(tmp_path) == {"worker-0": 3}
+
+
+def test_a_restart_after_a_while_is_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
+    now = [100.0]
+    monkeypatch.setattr("tfdist.tools.launch.supervisor.time.monotonic", lambda: now[0])
+    one = supervisor.Supervisor(Membership(), {}, Supervision(restart_delay=2.0))
+    assert [one._next_delay() for _ in range(3)] == [0.0, 2.0, 4.0]
+    now[0] += 35.0
+    assert [one._next_delay() for _ in range(2)] == [0.0, 2.0]
 
 
 def test_a_mistake_of_usage_is_not_repeated(tfdist_run: Start, tmp_path: Path) -> None:
@@ -193,9 +205,10 @@ pathlib.Path("ended").touch()
 
 
 def test_a_signal_ends_the_wait_for_a_restart(tfdist_run: Start, tmp_path: Path) -> None:
-    launcher = tfdist_run("sys.exit(1)", "--max_restarts=1", "--restart_delay=50")
+    launcher = tfdist_run("sys.exit(1)", "--max_restarts=2", "--restart_delay=50")
     assert launcher.stderr is not None
-    assert "restart 1 of 1" in launcher.stderr.readline()
+    assert "restart 1 of 2" in launcher.stderr.readline()
+    assert "restart 2 of 2 of all tasks in 50 s" in launcher.stderr.readline()
     launcher.send_signal(signal.SIGTERM)
     assert launcher.wait(timeout=DEADLINE) == 128 + signal.SIGTERM
 

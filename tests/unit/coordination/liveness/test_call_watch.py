@@ -57,6 +57,18 @@ def test_a_task_counts_from_its_first_report(watch: CallWatch) -> None:
     assert watch.silent() is None
 
 
+def test_a_task_that_is_away_is_not_awaited(watch: CallWatch) -> None:
+    pass_time(watch, 5, ALIVE, "worker:0", "worker:1")
+    watch.receive("-worker:1")
+    assert watch.away == {"worker:1"}
+    pass_time(watch, 1000, ALIVE, "worker:0")
+    assert watch.silent() is None
+    watch.receive("worker:1")
+    assert watch.away == set()
+    pass_time(watch, 30, ALIVE, "worker:0")
+    assert watch.silent() == "worker:1"
+
+
 def test_a_process_that_reports_nothing_has_more_time(watch: CallWatch) -> None:
     pass_time(watch, 5, ALIVE, "worker:0", "worker:1")
     pass_time(watch, 290)
@@ -88,4 +100,4 @@ def test_each_return_is_reported_and_a_call_that_hangs_is_not() -> None:
     report_calls(calls, 0.01, write)
     found = {reports.get(timeout=60) for _ in range(20)}
     release.set()
-    assert found == {ALIVE, "worker:0"}
+    assert found == {ALIVE, "worker:0", "-worker:2"}

@@ -371,24 +371,6 @@ def test_an_older_process_that_is_silent_counts_as_dead(three: Cluster) -> None:
     lost.close()
 
 
-def test_a_worker_is_replaced_while_the_others_train(job: Cluster) -> None:
-    with server(job.address(W0), sends(SETTINGS)), server(job.address(PS), sends(SETTINGS)):
-        joined, waited = (
-            outcomes_of(config(job, W1, joins=joins, timeout=2.0))[0] for joins in (True, False)
-        )
-    assert joined.verdict == ""
-    assert "worker:0 is running already" in waited.verdict
-
-
-def test_a_worker_is_replaced_while_another_one_stays_away() -> None:
-    with hold_ports(4) as ports:
-        first, second, third, ps = (f"127.0.0.1:{port}" for port in ports)
-        cluster = Cluster(worker=(first, second, third), ps=(ps,))
-        with server(first, sends(SETTINGS)), server(ps, sends(SETTINGS)):
-            (joined,) = outcomes_of(config(cluster, W1, joins=True, timeout=2.0))
-    assert joined.verdict == ""
-
-
 def test_a_leftover_server_blocks_the_first_start_of_a_job(job: Cluster) -> None:
     with server(job.address(PS), sends(SETTINGS)):
         outcomes = outcomes_of(*(config(job, task, joins=True, timeout=2.0) for task in (W0, W1)))

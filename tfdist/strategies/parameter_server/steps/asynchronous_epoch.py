@@ -148,7 +148,7 @@ class AsynchronousEpoch(Epoch):
         free = [
             worker
             for worker, thread in enumerate(self._threads)
-            if thread.lost_since is None and len(self._in_flight[worker]) < ahead
+            if thread.takes_requests and len(self._in_flight[worker]) < ahead
         ]
         free.sort(key=lambda each: (len(self._in_flight[each]), self._made[each]))
         for worker in free:

@@ -11,6 +11,7 @@ shard they read. TensorFlow's own queue stays for everything else.
 from __future__ import annotations
 
 import functools
+import threading
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -20,6 +21,7 @@ import tensorflow as tf
 from tfdist.data import sharding
 from tfdist.strategies.parameter_server.steps import keras2
 from tfdist.strategies.parameter_server.steps.asynchronous_epoch import AsynchronousEpoch
+from tfdist.strategies.parameter_server.steps.departure import Departure
 from tfdist.strategies.parameter_server.steps.epoch import Epoch, Logs
 from tfdist.strategies.parameter_server.steps.marks import Marks
 from tfdist.strategies.parameter_server.steps.reconnection import Reconnection
@@ -70,8 +72,12 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
         self.synchronous = synchronous
         self.before_step: Callable[[Epoch, int], None] | None = None
         self.packs_transfers = packs_transfers
-        wait_for = Reconnection(self._cluster).wait_for
-        self._threads = [WorkerThread(worker, wait_for) for worker in self._cluster.workers]
+        wait_for = Reconnection(self._cluster, strategy.workers).wait_for
+        self._threads = [
+            WorkerThread(each, wait_for, is_away=index in strategy.away)
+            for index, each in enumerate(self._cluster.workers)
+        ]
+        self._leaving = threading.Lock()
         self._epoch: Epoch | None = None
         self.training_epoch: Epoch | None = None
         # The training steps of the epochs before that one.
@@ -150,6 +156,16 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def is_reconnecting(self, worker: int) -> bool:
         """Whether a worker was lost and TensorFlow is not connected to its replacement."""
         return self._threads[worker].is_reconnecting
+
+    def let_leave(self, worker: int, min_workers: int) -> None:
+        """Lets a worker leave if it asks for that and enough others stay."""
+        departure = Departure(worker)
+        if not self._threads[worker].takes_requests or not departure.is_asked():
+            return
+        with self._leaving:
+            if sum(thread.takes_requests for thread in self._threads) <= min_workers:
+                return
+            self._threads[worker].leave(departure.allow)
 
     def start_at(self, epochs: int, steps: Sequence[int], *, reads_on: bool) -> None:
         """Sets the position from which training resumes.

@@ -1,6 +1,6 @@
-"""Connects the chief to workers that were replaced, each as soon as it answers.
+"""Connects the chief to workers that come, each as soon as it answers.
 
-    reconnection = Reconnection(cluster)      # that of TensorFlow's coordinator
+    reconnection = Reconnection(cluster, addresses)      # that of TensorFlow's coordinator
     reconnection.wait_for(2)       # after a failure of worker 2, in any thread
 
 TensorFlow's coordinator connects to all of its workers together: one that is back is not used while
@@ -12,6 +12,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections.abc import Sequence
 from typing import Any
 
 import tensorflow as tf
@@ -28,13 +29,19 @@ class Reconnection:
 
     Args:
       cluster: that of TensorFlow's coordinator.
+      addresses: those of all workers.
     """
 
-    def __init__(self, cluster: Any) -> None:
+    def __init__(self, cluster: Any, addresses: Sequence[str]) -> None:
         self._cluster = cluster
+        self._addresses = addresses
 
-    def wait_for(self, worker: int) -> None:
-        """Waits until a worker that was lost answers again, and is connected.
+    def wait_for(self, worker: int, *, leaves: bool = False) -> None:
+        """Waits until a worker that is away answers, and is connected.
+
+        Args:
+          worker: its index.
+          leaves: whether it is still there, and ends.
 
         Raises:
           tf.errors.OpError: a ps was lost.
@@ -51,16 +58,22 @@ class Reconnection:
                 if not without:
                     return
                 without = set()
+            while leaves and self._answers(worker):
+                time.sleep(_POLL_SECONDS)
+            leaves = False
             while not self._answers(worker):
                 time.sleep(_POLL_SECONDS)
 
     @functools.cached_property
     def _all(self) -> Any:
         """TensorFlow's cluster with all workers, as a ServerDef."""
-        return self._cluster.failure_handler._server_def
+        definition = tensorflow_server_pb2.ServerDef()
+        definition.CopyFrom(self._cluster.failure_handler._server_def)
+        self._workers(definition).update(enumerate(self._addresses))
+        return definition
 
     def _answers(self, worker: int) -> bool:
-        return identify(self._workers(self._all)[worker]) is Listener.SERVER
+        return identify(self._addresses[worker]) is Listener.SERVER
 
     def _connect(self, without: set[int]) -> None:
         """Connects the chief to all workers that answer, except some."""

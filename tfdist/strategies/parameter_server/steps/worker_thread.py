@@ -16,7 +16,9 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import tensorflow as tf
@@ -80,28 +82,35 @@ class WorkerThread:
 
     Args:
       worker: the worker of TensorFlow's coordinator.
-      wait_for: waits until the worker with an index answers again, after a failure.
+      wait_for: as `Reconnection.wait_for`.
+      is_away: whether the worker has not come yet.
 
     Attributes:
       index: the index of the worker.
-      lost_since: the time at which the worker was lost; None while it works.
-      is_reconnecting: whether TensorFlow has noticed the loss and not yet connected to the process
+      lost_since: the time since which the worker is away; None while it works.
+      is_reconnecting: whether TensorFlow has noticed that, and not yet connected to the process
         that replaces the worker.
+      is_leaving: whether it gets no more requests, because it leaves.
     """
 
-    def __init__(self, worker: Any, wait_for: Callable[[int], None]) -> None:
+    def __init__(
+        self, worker: Any, wait_for: Callable[..., None], *, is_away: bool = False
+    ) -> None:
         self.index: int = worker.worker_index
-        self.lost_since: float | None = None
-        self.is_reconnecting = False
+        self.lost_since = time.monotonic() if is_away else None
+        self.is_reconnecting = is_away
+        self.is_leaving = False
         self._worker = worker
         self._wait_for = wait_for
         self._executor = executor.new_executor(enable_async=False)
-        self._requests: queue.SimpleQueue[Request] = queue.SimpleQueue()
+        self._calls: queue.SimpleQueue[Callable[[], None]] = queue.SimpleQueue()
         self._lock = threading.Lock()
         # The requests that are not reported, the oldest first.
         self._in_flight: list[Request] = []
         # The readers whose datasets are lost with the worker.
         self._readers: weakref.WeakSet[ShardReader] = weakref.WeakSet()
+        if is_away:
+            self._calls.put(self._be_away)
         name = f"steps-of-worker-{self.index}"
         threading.Thread(target=self._work, name=name, daemon=True).start()
 
@@ -114,7 +123,17 @@ class WorkerThread:
         """Starts a request; its result is reported later."""
         with self._lock:
             self._in_flight.append(request)
-        self._requests.put(request)
+        self._calls.put(partial(self._make, request))
+
+    @property
+    def takes_requests(self) -> bool:
+        """Whether the worker is there, and stays."""
+        return self.lost_since is None and not self.is_leaving
+
+    def leave(self, allow: Callable[[], None]) -> None:
+        """Allows the worker to leave as soon as it has made its requests, and waits for another."""
+        self.is_leaving = True
+        self._calls.put(partial(self._be_away, allow))
 
     def withdraw(self) -> bool:
         """Withdraws the unreported requests of a lost worker: it will not make them again.
@@ -130,7 +149,7 @@ class WorkerThread:
 
     def _work(self) -> None:
         while True:
-            self._make(self._requests.get())
+            self._calls.get()()
 
     def _make(self, request: Request) -> None:
         try:
@@ -187,14 +206,26 @@ class WorkerThread:
             self.lost_since = None
             return True
 
+    def _be_away(self, allow: Callable[[], None] | None = None) -> None:
+        self._goes_away(tf.errors.UnavailableError(None, None, f"worker:{self.index} is away"))
+        if allow is not None:
+            with suppress(tf.errors.OpError):  # It has ended already.
+                allow()
+        self._wait_for(self.index, leaves=allow is not None)
+        self._on_recovery()
+        self.is_leaving, self.lost_since = False, None
+
     def _on_failure(self, error: BaseException) -> None:
+        self._goes_away(error)
+        self._wait_for(self.index)
+
+    def _goes_away(self, error: BaseException) -> None:
         self.lost_since = self.lost_since or time.monotonic()
         self.is_reconnecting = True
         for reader in list(self._readers):
             reader.forget()
         # TensorFlow's own thread of this worker creates the other resources again.
         self._worker._on_resource_closure_failure(error)
-        self._wait_for(self.index)
 
     def _on_recovery(self) -> None:
         self.is_reconnecting = False

@@ -74,9 +74,9 @@ def coordinator(monkeypatch: pytest.MonkeyPatch) -> Any:
         base, "schedule", lambda self, fn, args, kwargs: received.append((fn, args))
     )
     monkeypatch.setattr(base, "join", lambda self: received.append("joined"))
-    monkeypatch.setattr(module, "WorkerThread", lambda worker, _: worker.worker_index)
+    monkeypatch.setattr(module, "WorkerThread", lambda worker, _, **__: worker.worker_index)
     monkeypatch.setattr(module, "Marks", lambda *_: None)
-    strategy: Any = SimpleNamespace()
+    strategy: Any = SimpleNamespace(workers=[], away=())
     created: Any = EpochCoordinator(strategy)
     created.of_tensorflow = received
     return created

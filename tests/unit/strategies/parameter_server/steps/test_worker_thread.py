@@ -6,11 +6,13 @@ import queue
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import pytest
 import tensorflow as tf
 
+from tfdist.process.deadline import wait_until
 from tfdist.strategies.parameter_server.steps.shards import ShardReader
 from tfdist.strategies.parameter_server.steps.worker_thread import Request, Result, WorkerThread
 
@@ -60,7 +62,7 @@ def worker() -> Worker:
 
 @pytest.fixture
 def thread(worker: Worker) -> WorkerThread:
-    return WorkerThread(worker, lambda index: None)
+    return WorkerThread(worker, lambda index, **_: None)
 
 
 @pytest.fixture
@@ -71,6 +73,10 @@ def results() -> queue.SimpleQueue[Result]:
 def reader(examples: int = 9) -> ShardReader:
     dataset = tf.data.Dataset.range(examples)
     return ShardReader(lambda: tf.data.experimental.to_variant(dataset), dataset.element_spec, 0)
+
+
+def wait(event: threading.Event) -> None:
+    assert event.wait(SECONDS)
 
 
 def taking(before: Callable[[], None] = lambda: None) -> Callable[[Any, int], Any]:
@@ -112,6 +118,51 @@ def test_a_lost_worker_repeats_the_steps_from_the_same_place(
     assert [result.outcome for result in found] == [[0, 1, 2], [3, 4, 5]]
     assert len(worker.failures) == 1
     assert thread.lost_since is None
+
+
+def test_a_worker_that_comes_later_gets_requests_then(
+    worker: Worker, results: queue.SimpleQueue[Result]
+) -> None:
+    comes = threading.Event()
+    thread = WorkerThread(worker, lambda *_, **__: wait(comes), is_away=True)
+    assert thread.is_reconnecting and not thread.takes_requests
+    assert thread.withdraw()
+    comes.set()
+    assert wait_until(lambda: thread.takes_requests, SECONDS, pause=0.01)
+    assert not thread.is_reconnecting
+    thread.start(Request(reader(), 1, 0, 3, taking(), results.put))
+    assert results.get(timeout=SECONDS).outcome == [0, 1, 2]
+
+
+@pytest.mark.parametrize("has_ended", [False, True])
+def test_a_worker_leaves_after_its_requests(
+    worker: Worker, results: queue.SimpleQueue[Result], has_ended: bool
+) -> None:
+    waits: list[tuple[int, bool]] = []
+    made: list[int] = []
+    goes_on, comes = threading.Event(), threading.Event()
+
+    def wait_for(index: int, *, leaves: bool) -> None:
+        waits.append((index, leaves))
+        wait(comes)
+
+    def allow() -> None:
+        made.append(results.qsize())
+        if has_ended:
+            raise tf.errors.UnavailableError(None, None, "It has ended.")
+
+    thread = WorkerThread(worker, wait_for)
+    shard = reader()
+    thread.start(Request(shard, 1, 0, 2, taking(partial(wait, goes_on)), results.put))
+    thread.start(Request(shard, 1, 2, 2, taking(), results.put))
+    thread.leave(allow)
+    assert not thread.takes_requests and thread.lost_since is None
+    goes_on.set()
+    assert wait_until(lambda: waits == [(2, True)], SECONDS, pause=0.01)
+    assert made == [2]
+    assert not thread.takes_requests and thread.is_reconnecting
+    comes.set()
+    assert wait_until(lambda: thread.takes_requests, SECONDS, pause=0.01)
 
 
 @pytest.mark.parametrize(("made", "read"), [(4, [4, 5]), (3, [3, 4, 5]), (6, None)])
