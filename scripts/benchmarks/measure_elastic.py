@@ -45,7 +45,7 @@ def steps_in(log: Path) -> dict[str, list[float]]:
     """By worker, the times at which it has read a batch."""
     times = defaultdict(list)
     for line in log.read_text().splitlines():
-        if found := re.match(r"\[(worker:\d+)\] reads at (\S+)$", line):
+        if found := re.match(r'\[(worker:\d+)\] reads at "(\S+)"$', line):
             times[found[1]].append(float(found[2]))
     return times
 

@@ -39,11 +39,13 @@ def work(numbers: tf.Tensor) -> tuple[tuple[tf.Tensor, tf.Tensor], tf.Tensor]:
     ), targets
 
 
-def waiting(data: tf.data.Dataset) -> tf.data.Dataset:
-    """The same data; each element takes some time, without a core."""
+def waiting(element: tf.Tensor) -> tf.data.Dataset:
+    """A dataset of one element, which takes some time, without a core."""
+    data = tf.data.Dataset.from_tensors(element)
     variant = tf.raw_ops.SleepDataset(
         input_dataset=tf.data.experimental.to_variant(data),
-        sleep_microseconds=tf.constant(round(1e6 * WAIT.value), tf.int64),
+        # It sleeps at its end, too.
+        sleep_microseconds=tf.constant(round(1e6 * WAIT.value / 2), tf.int64),
         output_types=[data.element_spec.dtype],
         output_shapes=[data.element_spec.shape],
     )
@@ -78,7 +80,9 @@ def main(job: tfdist.Job) -> None:
         data = tf.data.Dataset.range(EXAMPLES.value)
         data = data.shard(context.num_input_pipelines, context.input_pipeline_id)
         data = data.shuffle(EXAMPLES.value, seed=3).batch(BATCH)
-        return waiting(data).map(work) if WAIT.value else data.map(work)
+        if WAIT.value:
+            data = data.flat_map(waiting)
+        return data.map(work)
 
     def record(epoch: int, logs: Any = None) -> None:
         counts.append(tf.convert_to_tensor(uses.weights[0]).numpy()[:, 0])
