@@ -285,12 +285,13 @@ def create_of(
 
 
 def _set_up_monitoring(flags: JobFlags, state: TrainingState) -> None:
-    from tfdist.training.records import prometheus, trackers
+    from tfdist.training.records import prometheus, trackers, trainjob_status
 
     trackers.check_installed(flags.trackers)
     if flags.prometheus_port is not None:
         activity, peers = state.reporter.activity, len(state.strategy.topology.peers)
         prometheus.serve(flags.prometheus_host, flags.prometheus_port, activity, peers)
+    trainjob_status.report(os.environ, state.reporter.activity)
 
 
 def _divide_cores(role: TaskRole, environ: Mapping[str, str]) -> None:

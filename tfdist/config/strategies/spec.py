@@ -103,6 +103,11 @@ class StrategySpec:
             if not (only_schedules and task.kind.leads and cluster.worker)
         ]
 
+    def restarts_alone(self, cluster: Cluster, task: Task) -> bool:
+        """Whether the others go on, or wait, while a task that has failed is started again."""
+        may_rejoin = self.workers_may_rejoin and task.kind.trains
+        return task.kind.restarts_alone or (may_rejoin and task != cluster.chief_task)
+
     def way(self, for_estimators: bool) -> StrategySpec | EstimatorSpec:
         """The spec for Estimators if asked for and there is one; otherwise this spec."""
         return self.estimator if for_estimators and self.estimator else self

@@ -217,14 +217,13 @@ def task_plan(job: ScriptSpec, cluster: Cluster, task: Task, place: Place) -> Ta
         environment["CUDA_VISIBLE_DEVICES"] = "-1"
     has_others = len(cluster.training_tasks) > 1
     opens_port = place.reads_cluster and executes is None and task in cluster.tasks()
-    can_continue = job.row.uses_ps and task.kind.trains and task != cluster.chief_task
     removed = (n for n in place.removes if n in place.environ and n not in environment)
     return TaskSpec(
         str(task),
         job.command(flags, executes=executes),
         environment,
         tuple(removed),
-        restarts_alone=place.is_whole_job and (task.kind.restarts_alone or can_continue),
+        restarts_alone=place.is_whole_job and job.row.restarts_alone(cluster, task),
         port=host_and_port(cluster.address(task))[1] if opens_port and has_others else None,
         rendezvous_port=place.rendezvous.port if place.rendezvous and has_others else None,
         serves=task.kind.serves or job.row.serves(cluster, task),

@@ -3,8 +3,9 @@
     print(json.dumps(manifest(job, pods), indent=2))
 
 Each role is an indexed job; pods find each other by their DNS names. A pod that ends with the code
-of a usage error fails the JobSet; any other failure starts all of them again, and they resume from
-the checkpoint. The JobSet has succeeded when the chief has. JSON, because a YAML dump turns the
+of a usage error fails the JobSet. After any other failure, its job starts the pod again if the
+others go on meanwhile; else all pods start again, and resume from the checkpoint. The JobSet has
+succeeded when the chief has. JSON, because a YAML dump turns the
 string `y` into a boolean. See jobset.sigs.k8s.io, `api/jobset/v1alpha2`, and
 trainer.kubeflow.org, `v1alpha1`.
 """
@@ -14,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from tfdist.cluster import Task
 from tfdist.cluster.environments.jobset import NAME_VARIABLE, ROLE_VARIABLE, TASKS_VARIABLE
 from tfdist.errors import EXIT_USAGE
 from tfdist.tools.render.pods import (
@@ -87,7 +89,9 @@ def _jobset_spec(job: RenderedJob, pods: QueuedPods) -> Manifest:
 
 
 def _job_spec(job: RenderedJob, pods: Pods, role: str, tasks: str) -> Manifest:
-    count = job.counts[role]
+    count, counts = job.counts[role], job.spec.counts.with_chief()
+    cluster = counts.cluster(f"any:{port}" for port in range(1, 1 + counts.in_cluster))
+    restarts_alone = job.spec.row.restarts_alone(cluster, Task(role, count - 1))
     environment = [
         {"name": TASKS_VARIABLE, "value": tasks},
         _from_label(NAME_VARIABLE, _JOBSET_LABEL),
@@ -97,8 +101,8 @@ def _job_spec(job: RenderedJob, pods: Pods, role: str, tasks: str) -> Manifest:
         "completionMode": "Indexed",
         "completions": count,
         "parallelism": count,
-        # The JobSet starts all pods again, and not a job its own.
-        "backoffLimit": 0,
+        # Without it, the JobSet starts all pods again.
+        "backoffLimit": job.max_restarts if restarts_alone else 0,
         "podFailurePolicy": {
             "rules": [
                 {

@@ -78,12 +78,13 @@ class _Collector:
         last = GaugeMetricFamily(
             "tfdist_metric", "Of the last epoch, as in the metrics log.", labels=["name"]
         )
-        for name, value in _last_metrics(state.output).items():
+        for name, value in last_metrics(state.output).items():
             last.add_metric([name], value)
         yield last
 
 
-def _last_metrics(output: str) -> Mapping[str, float]:
+def last_metrics(output: str) -> Mapping[str, float]:
+    """The metrics of the last epoch of the training in an output directory, by name."""
     if not output:
         return {}
     directory = OutputDirectory(output)
