@@ -30,6 +30,7 @@ class Thread:
     def __init__(self, index: int, batches: list[int]) -> None:
         self.index, self.batches = index, batches
         self.lost_since: float | None = None
+        self.is_leaving = False
         self.stopped = False
         self.requests: list[Request] = []
         self.waiting: list[Request] = []
@@ -37,6 +38,10 @@ class Thread:
     @property
     def in_flight(self) -> int:
         return len(self.waiting)
+
+    @property
+    def takes_requests(self) -> bool:
+        return self.lost_since is None and not self.is_leaving
 
     def start(self, request: Request) -> None:
         self.requests.append(request)

@@ -15,6 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
+from tfdist.cluster.task_types import WORKER
 from tfdist.errors import UsageError, log
 from tfdist.process.cores import given_cores
 from tfdist.tools.launch.elastic_job import ElasticMembership, is_here, listed
@@ -86,4 +87,4 @@ class ElasticWorkers(ElasticMembership):
                     remedy="Start the tasks of other machines with TF_CONFIG or the flags of the "
                     "cluster; with --min_workers their workers join and leave, too.",
                 )
-        return min(sum(host.slots for host in hosts), len(self.ports))
+        return min(sum(host.slots for host in hosts), self.job.counts[WORKER])

@@ -160,7 +160,7 @@ class EpochCoordinator(tf.distribute.coordinator.ClusterCoordinator):
     def let_leave(self, worker: int, min_workers: int) -> None:
         """Lets a worker leave if it asks for that and enough others stay."""
         departure = Departure(worker)
-        if not self._threads[worker].takes_requests or not departure.is_asked():
+        if not departure.is_asked() or not self._threads[worker].takes_requests:
             return
         with self._leaving:
             if sum(thread.takes_requests for thread in self._threads) <= min_workers:

@@ -207,15 +207,21 @@ class WorkerThread:
             return True
 
     def _be_away(self, allow: Callable[[], None] | None = None) -> None:
+        if allow is not None and not self.is_leaving:
+            return  # It was lost in the meantime.
         self._goes_away(tf.errors.UnavailableError(None, None, f"worker:{self.index} is away"))
         if allow is not None:
             with suppress(tf.errors.OpError):  # It has ended already.
                 allow()
-        self._wait_for(self.index, leaves=allow is not None)
+        try:
+            self._wait_for(self.index, leaves=allow is not None)
+        except tf.errors.OpError:
+            return  # A ps was lost, as the steps of the others say.
         self._on_recovery()
         self.is_leaving, self.lost_since = False, None
 
     def _on_failure(self, error: BaseException) -> None:
+        self.is_leaving = False
         self._goes_away(error)
         self._wait_for(self.index)
 

@@ -180,6 +180,33 @@ def test_another_worker_reads_the_rest_of_the_shard_of_a_lost_one(clock: Clock) 
     assert following._made[1] > 0
 
 
+def test_a_worker_that_leaves_makes_what_it_has_and_no_more(clock: Clock) -> None:
+    training = Training(clock, 20, 20)
+    request_until_stopped(training.epoch())
+    leaving = training.threads[1]
+    leaving.stopped = True
+    epoch = training.epoch()
+    requested = 0
+    while not leaving.waiting:
+        epoch.step(step_function)
+        requested += 1
+    leaving.is_leaving = True
+    in_flight = len(leaving.waiting)
+
+    def leave() -> None:
+        leaving.resume()
+        leaving.lost_since = clock.now
+
+    clock.hook = leave
+    for _ in range(40 - requested):
+        epoch.step(step_function)
+    epoch.finish()
+    assert epoch.steps() == [20, 20]
+    made = sum(request.limit for request in leaving.requests[-in_flight:])
+    epoch.begin_next()
+    assert epoch.steps_by_worker() == {"worker:0": 40 - made, "worker:1": made}
+
+
 def test_an_epoch_waits_while_all_workers_are_lost(clock: Clock) -> None:
     training = Training(clock, 20, 20)
     epoch = training.epoch()

@@ -165,6 +165,27 @@ def test_a_worker_leaves_after_its_requests(
     assert wait_until(lambda: thread.takes_requests, SECONDS, pause=0.01)
 
 
+def test_a_worker_that_was_lost_before_it_has_left_is_replaced(
+    worker: Worker, results: queue.SimpleQueue[Result]
+) -> None:
+    fails, leaves = iter([True, False]), threading.Event()
+
+    def lose_once() -> None:
+        wait(leaves)
+        if next(fails):
+            raise LostError
+
+    thread = WorkerThread(worker, lambda index, **_: None)
+    shard = reader()
+    thread.start(Request(shard, 1, 0, 2, taking(lose_once), results.put))
+    thread.leave(lambda: pytest.fail("It has not asked."))
+    leaves.set()
+    assert results.get(timeout=SECONDS).outcome == [0, 1]
+    assert wait_until(lambda: thread.takes_requests, SECONDS, pause=0.01)
+    thread.start(Request(shard, 1, 2, 2, taking(), results.put))
+    assert results.get(timeout=SECONDS).outcome == [2, 3]
+
+
 @pytest.mark.parametrize(("made", "read"), [(4, [4, 5]), (3, [3, 4, 5]), (6, None)])
 def test_steps_that_a_lost_worker_had_made_are_not_repeated(
     thread: WorkerThread, results: queue.SimpleQueue[Result], made: int, read: list[int] | None
