@@ -124,7 +124,7 @@ def test_an_all_reduce_job_that_loses_its_chief_gives_the_same_weights(tmp_path:
     [
         ("chief:0", " of all tasks"),
         ("ps:0", " of all tasks"),
-        ("worker:1", " in 1 s"),
+        ("worker:1", " now"),
     ],
 )
 def test_a_parameter_server_job_continues_when_a_task_is_lost(
