@@ -52,7 +52,7 @@ COMMANDS = {
 }
 
 _ADDRESS = re.compile(r"10\.0\.0\.\d+:2222")
-_TASK_FLAG = re.compile(r"--(worker|ps)_hosts=(.*)")
+_TASK_FLAG = re.compile(r"--(worker|ps|chief)_hosts=(.*)")
 
 
 def directory_of(path: Path) -> Path:
