@@ -68,7 +68,8 @@ class CallWatch:
       timeout: seconds after which a call that has not returned is considered lost.
 
     Attributes:
-      away: the tasks to which the calling process is not connected; it waits for none of them.
+      away: the tasks to which the calling process is not connected. They need not answer; but if
+        one does, it must be connected within the timeout.
     """
 
     def __init__(self, tasks: Iterable[str], timeout: float) -> None:
@@ -82,13 +83,12 @@ class CallWatch:
         """Records that a call has returned, or for ALIVE, that the calling process runs; or that a
         task is away."""
         task = name.removeprefix(_AWAY)
-        if task in self._silence:
+        if task != name:
+            self.away.add(task)
+        elif task in self._silence:
             self._silence[task] = 0.0
-            known, other = self._known, self.away
-            if task != name:
-                known, other = other, known
-            known.add(task)
-            other.discard(task)
+            self._known.add(task)
+            self.away.discard(task)
 
     def advance(self, seconds: float, answering: Container[str]) -> None:
         """Records that time has passed in which the calling process could run.

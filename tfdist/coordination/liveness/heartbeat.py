@@ -131,12 +131,12 @@ def _watch(
     while True:
         for task, address in tasks.items():
             begin = time.monotonic()
-            listener = Listener.REFUSED if task in away else identify(address)
+            listener = identify(address)
             if listener is Listener.SERVER:
                 serving.add(task)
             else:
                 serving.discard(task)
-            if listener not in _NO_ANSWER:
+            if listener not in _NO_ANSWER or task in away:
                 silent_since.pop(task, None)
             elif begin - silent_since.setdefault(task, begin) >= timeout:
                 end(LostTaskError(task, address, timeout))

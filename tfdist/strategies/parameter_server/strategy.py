@@ -244,19 +244,11 @@ class ParameterServer(Strategy[ParameterServerOptions]):
         heartbeat.watch_in_subprocess(
             {str(task): self.cluster.address(task) for task in servers},
             self.settings.heartbeat_timeout,
-            calls={str(task): partial(self._call, task, coordinator) for task in servers},
+            calls={
+                str(task): partial(_call, task, coordinator, self.options.min_workers)
+                for task in servers
+            },
         )
-
-    def _call(self, task: Task, coordinator: EpochCoordinator) -> bool:
-        """Makes a small remote call to a task; returns whether the task is connected."""
-        if task.kind.trains and coordinator.is_reconnecting(task.index):
-            return False
-        if task.kind.trains and self.options.min_workers is not None:
-            coordinator.let_leave(task.index, self.options.min_workers)
-            return True
-        with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
-            tf.identity(0).numpy()
-        return True
 
 
 def _device_of_ps(index: int) -> str:
@@ -272,3 +264,18 @@ def _prepare_keras_3() -> None:
     keras3_gathered_rows.apply()
     replica_seeds.apply(number_of_worker)
     split_layers.apply()
+
+
+def _call(task: Task, coordinator: EpochCoordinator, min_workers: int | None = None) -> bool:
+    """Makes a small remote call to a task; returns whether the task is connected.
+
+    A worker that asks to leave may do so, if as many as `min_workers` stay.
+    """
+    if task.kind.trains and coordinator.is_reconnecting(task.index):
+        return False
+    if task.kind.trains and min_workers is not None:
+        coordinator.let_leave(task.index, min_workers)
+        return True
+    with tf.device(f"/job:{task.type}/replica:0/task:{task.index}/device:CPU:0"):
+        tf.identity(0).numpy()
+    return True

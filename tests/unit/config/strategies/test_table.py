@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from importlib.metadata import EntryPoint
 from typing import Any
 
@@ -16,7 +17,9 @@ from tfdist.process import plugins
 
 pytestmark = pytest.mark.stacks("2.15", "newest")
 
-A, B = "127.0.0.1:1", "127.0.0.1:2"
+# The first one is bound for a moment, also by the other processes of the tests.
+_PORT = 101 + 2 * int(os.environ.get("PYTEST_XDIST_WORKER", "gw0").removeprefix("gw"))
+A, B = f"127.0.0.1:{_PORT}", f"127.0.0.1:{_PORT + 1}"
 
 
 def role(*, for_estimators: bool = False, cluster: str | None = None, **given: Any) -> TaskRole:

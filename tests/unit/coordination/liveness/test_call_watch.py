@@ -61,12 +61,13 @@ def test_a_task_that_is_away_is_not_awaited(watch: CallWatch) -> None:
     pass_time(watch, 5, ALIVE, "worker:0", "worker:1")
     watch.receive("-worker:1")
     assert watch.away == {"worker:1"}
-    pass_time(watch, 1000, ALIVE, "worker:0")
+    pass_time(watch, 1000, ALIVE, "worker:0", "-worker:1", answering={"worker:0"})
     assert watch.silent() is None
-    watch.receive("worker:1")
-    assert watch.away == set()
-    pass_time(watch, 30, ALIVE, "worker:0")
+    # It has come back, and this process does not connect to it.
+    pass_time(watch, 30, ALIVE, "worker:0", "-worker:1")
     assert watch.silent() == "worker:1"
+    watch.receive("worker:1")
+    assert watch.away == set() and watch.silent() is None
 
 
 def test_a_process_that_reports_nothing_has_more_time(watch: CallWatch) -> None:
