@@ -74,7 +74,8 @@ def test_a_second_job_is_refused_until_the_first_is_killed(tmp_path: Path) -> No
     finished = len(epochs(tmp_path))
     assert epochs(tmp_path) == list(range(1, finished + 1))
     saved = checkpoint_files.saved(tmp_path / "output" / "checkpoints")
-    assert [checkpoint_files.damage(path) for path in saved] == [None] * 5
+    # A kill before the oldest one is deleted leaves one more.
+    assert [checkpoint_files.damage(path) for path in saved] in ([None] * 5, [None] * 6)
 
     more = one_process(tmp_path, f"--epochs={finished + 2}")
     third = run_by_hand(tmp_path / "third", more, deadline=60)["job"]
