@@ -47,7 +47,7 @@ ENVIRONMENT = {
 
 #: The most lines that are neither blank, comment, docstring nor import. Who raises the number says
 #: in the changelog what the lines bring.
-LINES_OF_CODE = 20_891
+LINES_OF_CODE = 20_905
 
 NAMES = tuple(rows())
 

@@ -146,7 +146,8 @@ class PeerTable:
 
     def may_be_away(self, task: Task) -> bool:
         """Whether the job can begin without a task, if enough other workers are there."""
-        return self.min_workers is not None and not self._is_needed(task)
+        is_worker = task.kind.trains and task != self.me.cluster.chief_task
+        return self.min_workers is not None and is_worker
 
     def reaches_all(self) -> bool:
         """Whether this task reaches all peers that it must connect to."""

@@ -8,6 +8,7 @@ coordinates and serves in one process.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any
@@ -23,7 +24,7 @@ from tfdist.coordination import listening, probe
 from tfdist.coordination.liveness import heartbeat
 from tfdist.data import sharding
 from tfdist.data.feed import Feed
-from tfdist.errors import refuse
+from tfdist.errors import EXIT_FAILED, log, refuse
 from tfdist.process.deadline import wait_until
 from tfdist.process.devices import use_devices
 from tfdist.strategies.base import Strategy, Topology
@@ -213,7 +214,11 @@ class ParameterServer(Strategy[ParameterServerOptions]):
             away[:] = [n for n, each in enumerate(found) if each is not probe.Listener.SERVER]
             return len(workers) - len(away) >= least
 
-        wait_until(are_enough, self.settings.startup_timeout, pause=0.1)
+        seconds = self.settings.startup_timeout
+        if not wait_until(are_enough, seconds, pause=0.1):
+            found = len(workers) - len(away)
+            log(f"error: {found} workers serve after {seconds:g} s, and not --min_workers={least}")
+            sys.exit(EXIT_FAILED)
         return away
 
     def _coordinate(self, partitioner: Partitioner | None) -> None:

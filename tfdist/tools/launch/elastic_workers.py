@@ -66,7 +66,12 @@ class ElasticWorkers(ElasticMembership):
         hosts = self._news()
         if hosts is None:
             return (), ()
-        before, self._there = self._there, max(self._slots(hosts), self.options.min_workers)
+        try:
+            slots = self._slots(hosts)
+        except UsageError as error:
+            self._say_once(f"warning: continuing with the previous hosts. {error}")
+            return (), ()
+        before, self._there = self._there, max(slots, self.options.min_workers)
         come, leave = self._workers[before : self._there], self._workers[self._there : before]
         for tasks, do in ((come, "join"), (leave, "leave")):
             if tasks:

@@ -13,7 +13,6 @@ import os
 import selectors
 import signal
 import sys
-import time
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import ExitStack
 
@@ -30,11 +29,8 @@ from tfdist.tools.launch.signals import INTERRUPTIONS, signals
 from tfdist.tools.launch.spawn import spawn
 from tfdist.tools.launch.supervision import Supervision
 from tfdist.tools.launch.task_plan import TaskSpec
-from tfdist.tools.launch.timers import Timers
+from tfdist.tools.launch.timers import RestartDelays, Timers
 
-_LONGEST_RESTART_DELAY = 60.0
-# A restart that comes so long after the last one is not delayed, as the first one is not.
-_SETTLED_SECONDS = 30.0
 # For the other tasks to exit after a failure; they cannot save without the failed task. The shorter
 # time is for a restart: they may wait for the failed task in a collective.
 _FAILURE_SECONDS, _RESTART_SECONDS = 5.0, 1.0
@@ -62,8 +58,7 @@ class Supervisor:
         self._printer = options.make_printer()
         self._selector = selectors.DefaultSelector()
         self._restarts = 0
-        # Restarts soon after one another, and the time of the last one.
-        self._quick_restarts, self._restarted_at = 0, -math.inf
+        self._delays = RestartDelays(options.restart_delay)
         # Tasks that were restarted alone while the others kept running.
         self._replaced: set[str] = set()
         # Whether the kernel cannot end a task.
@@ -207,6 +202,8 @@ class Supervisor:
             self._leave(task)
 
     def _join(self, task: TaskSpec) -> None:
+        if self._chief_has_ended:
+            return
         if any(process.task is task for process in self._running):  # It has not left yet.
             self._starts.set(task.name, _CHECK_SECONDS, lambda: self._join(task))
         else:
@@ -276,7 +273,7 @@ class Supervisor:
         elif is_late or code == EXIT_USAGE or self._restarts == self._options.max_restarts:
             self._fail(process, cause, code, how)
         else:
-            delay = self._next_delay()
+            delay = self._delays.next()
             when = f"in {delay:g} s" if delay else "now"
             self._restarts += 1
             how += f", restart {self._restarts} of {self._options.max_restarts}"
@@ -287,17 +284,6 @@ class Supervisor:
                 log(f"{how} of all tasks {when}{self._and_end()}")
                 self._end_others(process, code, _RESTART_SECONDS)
                 self._restart_all(delay)
-
-    def _next_delay(self) -> float:
-        """The seconds before the next restart."""
-        now = time.monotonic()
-        if now > self._restarted_at + _SETTLED_SECONDS:
-            self._quick_restarts = 0
-        quick, longest = self._quick_restarts, _LONGEST_RESTART_DELAY
-        doubled = 2.0 ** min(quick - 1, 60)
-        delay = min(self._options.restart_delay * doubled, longest) if quick else 0.0
-        self._quick_restarts, self._restarted_at = quick + 1, now + delay
-        return delay
 
     def _restarts_alone(self, process: Process, cause: Process) -> bool:
         # A task that has lost the chief exits first; the chief and all other tasks hang.

@@ -13,6 +13,32 @@ import math
 import time
 from collections.abc import Callable
 
+# Delays between restarts, in seconds: the longest one, and the time after which the next restart
+# counts as the first.
+_LONGEST, _SETTLED = 60.0, 30.0
+
+
+class RestartDelays:
+    """The delay before each restart: none, then `second` seconds, and twice as long each time.
+
+    Args:
+      second: seconds before the second of several restarts soon after one another.
+    """
+
+    def __init__(self, second: float) -> None:
+        self._second = second
+        self._restarts, self._last = 0, -math.inf
+
+    def next(self) -> float:
+        """The seconds before a restart that is due now."""
+        now = time.monotonic()
+        if now > self._last + _SETTLED:
+            self._restarts = 0
+        doubled = 2.0 ** min(self._restarts - 1, 60)
+        delay = min(self._second * doubled, _LONGEST) if self._restarts else 0.0
+        self._restarts, self._last = self._restarts + 1, now + delay
+        return delay
+
 
 class Timers(dict[str, tuple[float, Callable[[], object]]]):
     """Actions by name, each with the time when it is due; a name has one action at a time."""

@@ -84,12 +84,25 @@ def test_the_job_waits_for_slots(
 
 
 def test_slots_of_another_machine_are_refused(
-    tmp_path: Path, members: Callable[..., ElasticWorkers]
+    tmp_path: Path, members: Callable[..., ElasticWorkers], capsys: pytest.CaptureFixture[str]
 ) -> None:
     # 192.0.2.0/24 is reserved for documentation (RFC 5737).
     (tmp_path / "hosts").write_text("192.0.2.1:1\nlocalhost:2\n")
     with pytest.raises(UsageError, match="this machine alone with --strategy=parameter_server"):
         members().tasks()
+    # Later, the job goes on.
+    (tmp_path / "hosts").write_text("localhost:2\n")
+    found = members()
+    found.tasks()
+    (tmp_path / "hosts").write_text("192.0.2.1:1\n")
+    deadline = time.monotonic() + DEADLINE
+    said = ""
+    while "continuing with the previous hosts" not in said and time.monotonic() < deadline:
+        assert found.moves() == ((), ())
+        said += capsys.readouterr().err
+        time.sleep(0.05)
+    assert "this machine alone with --strategy=parameter_server" in said
+    found.close()
 
 
 # A worker that leaves needs a moment, in which it may be asked to come back.

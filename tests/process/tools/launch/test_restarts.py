@@ -9,9 +9,7 @@ import psutil
 import pytest
 
 from tests.support.launchers import DEADLINE, Start, lines_until, outlive
-from tfdist.tools.launch import supervisor
-from tfdist.tools.launch.membership import Membership
-from tfdist.tools.launch.supervision import Supervision
+from tfdist.tools.launch.timers import RestartDelays
 
 pytestmark = [pytest.mark.stacks("newest", horovod=("2.15",)), pytest.mark.timeout(60)]
 
@@ -80,11 +78,11 @@ def test_a_job_that_fails_again_and_again_is_given_up_with_its_cause(
 
 def test_a_restart_after_a_while_is_not_delayed(monkeypatch: pytest.MonkeyPatch) -> None:
     now = [100.0]
-    monkeypatch.setattr("tfdist.tools.launch.supervisor.time.monotonic", lambda: now[0])
-    one = supervisor.Supervisor(Membership(), {}, Supervision(restart_delay=2.0))
-    assert [one._next_delay() for _ in range(3)] == [0.0, 2.0, 4.0]
+    monkeypatch.setattr("tfdist.tools.launch.timers.time.monotonic", lambda: now[0])
+    delays = RestartDelays(2.0)
+    assert [delays.next() for _ in range(3)] == [0.0, 2.0, 4.0]
     now[0] += 35.0
-    assert [one._next_delay() for _ in range(2)] == [0.0, 2.0]
+    assert [delays.next() for _ in range(2)] == [0.0, 2.0]
 
 
 def test_a_mistake_of_usage_is_not_repeated(tfdist_run: Start, tmp_path: Path) -> None:
