@@ -108,11 +108,14 @@ def test_slots_of_another_machine_are_refused(
 # A worker that leaves needs a moment, in which it may be asked to come back.
 SCRIPT = """
 if name.startswith("worker"):
+    leaving = pathlib.Path(f"{name}.leaving")
     with open(f"{name}.started", "a") as file:
-        file.write("x")
+        file.write("!" if leaving.exists() else "x")
 
     def leave(*_):
-        time.sleep(2)
+        leaving.touch()
+        time.sleep(8)
+        leaving.unlink()
         sys.exit(0)
 
     on_signal(leave, signal.SIGTERM)
@@ -151,6 +154,7 @@ def test_a_launcher_starts_and_ends_single_workers(start: Start, tmp_path: Path)
     time.sleep(3.0)
     slots(3)
     wait_for_starts("worker:2", 2)
+    assert (tmp_path / "worker:2.started").read_text() == "xx", "the first one had left"
     (tmp_path / "end").touch()
     _, errors = launcher.communicate(timeout=DEADLINE)
     assert launcher.returncode == os.EX_OK, errors

@@ -191,7 +191,7 @@ def test_a_worker_that_leaves_makes_what_it_has_and_no_more(clock: Clock) -> Non
         epoch.step(step_function)
         requested += 1
     leaving.is_leaving = True
-    in_flight = len(leaving.waiting)
+    in_flight, all_requests = len(leaving.waiting), len(leaving.requests)
 
     def leave() -> None:
         leaving.resume()
@@ -202,6 +202,7 @@ def test_a_worker_that_leaves_makes_what_it_has_and_no_more(clock: Clock) -> Non
         epoch.step(step_function)
     epoch.finish()
     assert epoch.steps() == [20, 20]
+    assert len(leaving.requests) == all_requests
     made = sum(request.limit for request in leaving.requests[-in_flight:])
     epoch.begin_next()
     assert epoch.steps_by_worker() == {"worker:0": 40 - made, "worker:1": made}
